@@ -1,0 +1,6 @@
+//! A content-addressed store: bytes under a digest, and which bytes must stay.
+#![forbid(unsafe_code)]
+
+mod digest;
+
+pub use digest::{LayerId, ObjectId, ParseIdError, StackId, StepKey};
