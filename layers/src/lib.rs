@@ -1,1 +1,16 @@
-//! placeholder
+//! File trees as canonical bytes and back.
+#![forbid(unsafe_code)]
+
+mod encoding;
+mod entry;
+mod merge;
+mod path;
+#[cfg(test)]
+mod testing;
+mod tree;
+
+pub use encoding::DecodeError;
+pub use entry::{Content, Entry, Kind, Metadata, clean_mode, xattr_allowed};
+pub use merge::merge;
+pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
+pub use tree::{Tree, TreeBuilder, TreeError};

@@ -2,5 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod digest;
+pub mod references;
 
 pub use digest::{LayerId, ObjectId, ParseIdError, StackId, StepKey};
