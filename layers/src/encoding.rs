@@ -22,7 +22,7 @@
 use infradev_store::LayerId;
 use infradev_store::references::{self, Reference, ReferenceError};
 
-use crate::entry::{Content, Entry, Kind, Metadata, clean_mode, xattr_allowed};
+use crate::entry::{Content, Entry, Kind, Metadata, Xattr, clean_mode, xattr_allowed};
 use crate::path::{PathError, TreePath};
 use crate::tree::Tree;
 
@@ -221,7 +221,7 @@ fn read_metadata(reader: &mut Reader<'_>, entry: usize) -> Result<Metadata, Deco
     let gid = u32::try_from(reader.varint()?).map_err(|_| bad("the group is too large"))?;
     let mtime = unzigzag(reader.varint()?);
     let count = reader.varint()?;
-    let mut xattrs: Vec<(Box<[u8]>, Box<[u8]>)> = vec![];
+    let mut xattrs: Vec<Xattr> = vec![];
     for _ in 0..count {
         let (name, value) = (reader.bytes()?, reader.bytes()?);
         if !xattr_allowed(name) || xattrs.last().is_some_and(|(last, _)| **last >= *name) {

@@ -4,6 +4,9 @@ use infradev_store::ObjectId;
 
 use crate::path::TreePath;
 
+/// An extended attribute: its full name and its value.
+pub type Xattr = (Box<[u8]>, Box<[u8]>);
+
 /// Mode, owner, time and extended attributes of a directory, file or symlink.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Metadata {
@@ -16,7 +19,7 @@ pub struct Metadata {
     /// Modification time in whole seconds since 1970.
     pub mtime: i64,
     /// Extended attributes by full name, sorted; only `user.*` without `user.overlay.*`.
-    pub xattrs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub xattrs: Vec<Xattr>,
 }
 
 impl Metadata {

@@ -132,6 +132,14 @@ impl TreeBuilder {
         Ok(())
     }
 
+    /// Adds an entry from a lower layer, unless something of the upper layer is there already.
+    pub(crate) fn add_below(&mut self, path: TreePath, kind: Kind) -> Result<(), TreeError> {
+        match self.entries.get(&path) {
+            None | Some(Kind::ImpliedDirectory) => self.add(path, kind),
+            Some(_) => Ok(()),
+        }
+    }
+
     /// Whether something was added at `path`.
     pub fn contains(&self, path: &TreePath) -> bool {
         self.entries.contains_key(path)

@@ -1,7 +1,44 @@
 //! A content-addressed store: bytes under a digest, and which bytes must stay.
+//!
+//! [`Layout`] shows where things lie; each verb has its file. The store knows no tar, no recipes, no mounts and
+//! no network, prints nothing and reads no environment variable.
 #![forbid(unsafe_code)]
 
 mod digest;
+mod error;
+mod gc;
+mod index;
+mod ingest;
+mod layer;
+mod layout;
+mod lease;
+mod lock;
+mod open;
 pub mod references;
+mod roots;
+mod step;
+mod trash;
+mod usage;
+mod verify;
+
+use std::sync::MutexGuard;
 
 pub use digest::{LayerId, ObjectId, ParseIdError, StackId, StepKey};
+pub use error::{Error, Result};
+pub use gc::{GcDone, GcPlan};
+pub use ingest::{Committed, Ingest, PutError};
+pub use layout::{Layout, object_name};
+pub use lease::{Lease, LeaseHeader, LiveLease, remove_tree};
+pub use lock::{Lock, Mode};
+pub use open::{Access, FileSystem, Store};
+pub use roots::{RootKind, Stack, read_json, write_atomically};
+pub use step::StepRecord;
+pub use usage::Usage;
+pub use verify::{Depth, Finding, Progress, Report};
+
+impl Store {
+    fn index(&self) -> MutexGuard<'_, index::Index> {
+        // A panic while the index was held rolled its transaction back.
+        self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

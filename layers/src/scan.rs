@@ -1,0 +1,302 @@
+//! A directory on disk, read as a tree whose files become objects: plain directories and overlay uppers.
+//!
+//! Uppers may come from untrusted code. Nothing is followed: every name is opened relative to its directory
+//! with `O_NOFOLLOW`, and content is copied while it is hashed, so the store never shares an inode with the
+//! outside.
+
+mod upper;
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use infradev_store::{Ingest, PutError};
+use rayon::prelude::*;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+
+use crate::entry::{Content, Kind, Metadata, Xattr, xattr_allowed};
+use crate::path::{PathError, TreePath};
+use crate::tree::{Tree, TreeBuilder, TreeError};
+
+/// How owners on disk become owners in the layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Owners {
+    /// As they are.
+    Keep,
+    /// Everything belongs to root: builds, sources, and directories of an ordinary user.
+    Root,
+    /// The range that begins here was mapped to 0; owners outside it become root.
+    Shifted(u32),
+}
+
+impl Owners {
+    fn map(self, id: u32) -> u32 {
+        match self {
+            Owners::Keep => id,
+            Owners::Root => 0,
+            Owners::Shifted(first) => id.checked_sub(first).filter(|&id| id < 65536).unwrap_or(0),
+        }
+    }
+}
+
+/// How a directory is read.
+#[derive(Debug, Clone, Copy)]
+pub struct ScanOptions<'a> {
+    /// How owners are mapped.
+    pub owners: Owners,
+    /// Later modification times become this one, in seconds since 1970.
+    pub latest: i64,
+    /// For an overlay upper, the merged tree that lies below it.
+    pub upper_of: Option<&'a Tree>,
+}
+
+/// What a scan found.
+#[derive(Debug)]
+pub struct Scanned {
+    /// The tree, without the objects' bytes, which are in the batch.
+    pub tree: Tree,
+    /// Devices, FIFOs and sockets, which no layer can hold.
+    pub dropped: Vec<TreePath>,
+}
+
+/// A directory that cannot be read as a tree.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ScanError {
+    /// A system call failed.
+    #[error("cannot read {path}")]
+    Read {
+        /// The path, relative to the scanned directory.
+        path: TreePath,
+        /// Why.
+        source: io::Error,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] infradev_store::Error),
+    /// A name cannot stand in a layer.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The entries are no tree.
+    #[error(transparent)]
+    Tree(#[from] TreeError),
+    /// An upper refers to something that its lower tree does not have.
+    #[error("{path} refers to {target}, which does not lie below the upper")]
+    Upper {
+        /// The path in the upper.
+        path: TreePath,
+        /// What it refers to.
+        target: String,
+    },
+}
+
+/// Reads the directory at `root` into a tree and its files into `ingest`, in parallel.
+pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Result<Scanned, ScanError> {
+    let fail = |source: rustix::io::Errno| ScanError::Read { path: TreePath::root(), source: source.into() };
+    let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(fail)?;
+    let mut walk =
+        Walk { options, builder: TreeBuilder::new(), files: vec![], names: HashMap::new(), dropped: vec![] };
+    walk.builder.add(TreePath::root(), Kind::ImpliedDirectory)?;
+    walk.directory(&directory, &TreePath::root())?;
+    let Walk { mut builder, files, dropped, .. } = walk;
+    let contents: Vec<Result<Content, ScanError>> =
+        files.par_iter().map(|file| put(&directory, file, ingest)).collect();
+    for (file, content) in files.into_iter().zip(contents) {
+        builder.add(file.path, Kind::File { metadata: file.metadata, content: content? })?;
+    }
+    Ok(Scanned { tree: builder.finish()?, dropped })
+}
+
+struct Walk<'a> {
+    options: ScanOptions<'a>,
+    builder: TreeBuilder,
+    files: Vec<PendingFile>,
+    /// The first path seen of each inode that has several names.
+    names: HashMap<(u64, u64), TreePath>,
+    dropped: Vec<TreePath>,
+}
+
+struct PendingFile {
+    path: TreePath,
+    metadata: Metadata,
+}
+
+impl Walk<'_> {
+    fn directory(&mut self, directory: &OwnedFd, path: &TreePath) -> Result<(), ScanError> {
+        let fail = |path: &TreePath| {
+            let path = path.clone();
+            move |source: rustix::io::Errno| ScanError::Read { path, source: source.into() }
+        };
+        for entry in rustix::fs::Dir::read_from(directory).map_err(fail(path))? {
+            let entry = entry.map_err(fail(path))?;
+            let name = entry.file_name();
+            if matches!(name.to_bytes(), b"." | b"..") {
+                continue;
+            }
+            let at = path.join(name.to_bytes())?;
+            let stat = rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map_err(fail(&at))?;
+            match FileType::from_raw_mode(stat.st_mode) {
+                FileType::Directory => {
+                    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                    let below =
+                        rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(fail(&at))?;
+                    let xattrs = read_xattrs(&below, &at)?;
+                    self.add_directory(&at, &stat, xattrs)?;
+                    self.directory(&below, &at)?;
+                }
+                FileType::RegularFile => self.add_file(directory, name, at, &stat)?,
+                FileType::Symlink => {
+                    let target = rustix::fs::readlinkat(directory, name, vec![]).map_err(fail(&at))?;
+                    let metadata = Metadata { mode: 0o777, ..self.metadata(&stat, vec![]) };
+                    let kind = Kind::Symlink { metadata, target: target.into_bytes().into() };
+                    self.add_named(at, &stat, kind)?;
+                }
+                FileType::CharacterDevice if self.options.upper_of.is_some() && stat.st_rdev == 0 => {
+                    self.builder.add(at, Kind::Whiteout)?;
+                }
+                _ => self.dropped.push(at),
+            }
+        }
+        Ok(())
+    }
+
+    fn add_directory(
+        &mut self,
+        path: &TreePath,
+        stat: &rustix::fs::Stat,
+        xattrs: Xattrs,
+    ) -> Result<(), ScanError> {
+        let metadata = self.metadata(stat, allowed(&xattrs));
+        let Some(lower) = self.options.upper_of else {
+            self.builder.add(path.clone(), Kind::Directory { metadata, opaque: false })?;
+            return Ok(());
+        };
+        let kind = upper::directory_kind(path, metadata, &xattrs, lower);
+        self.builder.add(path.clone(), kind)?;
+        if let Some(target) = upper::overlay_xattr(&xattrs, b"redirect") {
+            upper::expand_redirect(path, target, lower, &mut self.builder)?;
+        }
+        Ok(())
+    }
+
+    fn add_file(
+        &mut self,
+        directory: &OwnedFd,
+        name: &CStr,
+        path: TreePath,
+        stat: &rustix::fs::Stat,
+    ) -> Result<(), ScanError> {
+        if let Some(first) = self.known_name(&path, stat) {
+            self.builder.add(path, Kind::Hardlink { first })?;
+            return Ok(());
+        }
+        let file = open_file(directory, name, &path)?;
+        let xattrs = read_xattrs(&file, &path)?;
+        let metadata = self.metadata(stat, allowed(&xattrs));
+        if let Some(lower) = self.options.upper_of {
+            if upper::overlay_xattr(&xattrs, b"whiteout").is_some() && stat.st_size == 0 {
+                self.builder.add(path, Kind::Whiteout)?;
+                return Ok(());
+            }
+            if upper::overlay_xattr(&xattrs, b"metacopy").is_some() {
+                let content = upper::content_below(&path, &xattrs, lower)?;
+                self.builder.add(path, Kind::File { metadata, content })?;
+                return Ok(());
+            }
+        }
+        self.files.push(PendingFile { path, metadata });
+        Ok(())
+    }
+
+    fn add_named(&mut self, path: TreePath, stat: &rustix::fs::Stat, kind: Kind) -> Result<(), ScanError> {
+        let kind = self.known_name(&path, stat).map_or(kind, |first| Kind::Hardlink { first });
+        Ok(self.builder.add(path, kind)?)
+    }
+
+    /// Returns the first path of the inode, if another of its names was seen before.
+    fn known_name(&mut self, path: &TreePath, stat: &rustix::fs::Stat) -> Option<TreePath> {
+        if stat.st_nlink < 2 {
+            return None;
+        }
+        let first = self.names.entry((stat.st_dev, stat.st_ino)).or_insert_with(|| path.clone());
+        (first != path).then(|| first.clone())
+    }
+
+    fn metadata(&self, stat: &rustix::fs::Stat, xattrs: Xattrs) -> Metadata {
+        Metadata {
+            uid: self.options.owners.map(stat.st_uid),
+            gid: self.options.owners.map(stat.st_gid),
+            xattrs,
+            ..Metadata::new(stat.st_mode, stat.st_mtime.min(self.options.latest))
+        }
+    }
+}
+
+/// Extended attributes by full name, sorted.
+type Xattrs = Vec<Xattr>;
+
+fn allowed(xattrs: &Xattrs) -> Xattrs {
+    xattrs.iter().filter(|(name, _)| xattr_allowed(name)).cloned().collect()
+}
+
+fn open_file(
+    directory: impl AsFd,
+    name: impl rustix::path::Arg,
+    path: &TreePath,
+) -> Result<OwnedFd, ScanError> {
+    // Not blocking: a FIFO put in place of the file since it was listed must not hang the scan.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let fail = |source: rustix::io::Errno| ScanError::Read { path: path.clone(), source: source.into() };
+    rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(fail)
+}
+
+fn put(root: &OwnedFd, file: &PendingFile, ingest: &Ingest<'_>) -> Result<Content, ScanError> {
+    let fail = |source: io::Error| ScanError::Read { path: file.path.clone(), source };
+    let mut content = File::from(open_below(root, &file.path)?);
+    let (object, size) = ingest.put(&mut content).map_err(|error| match error {
+        PutError::Read(source) => fail(source),
+        PutError::Store(error) => error.into(),
+    })?;
+    Ok(if size == 0 { Content::Empty } else { Content::Object(object, size) })
+}
+
+/// Opens a file by its path without following any symlink on the way (openat2(2)).
+fn open_below(root: &OwnedFd, path: &TreePath) -> Result<OwnedFd, ScanError> {
+    use rustix::fs::ResolveFlags;
+    let fail = |source: rustix::io::Errno| ScanError::Read { path: path.clone(), source: source.into() };
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_XDEV;
+    rustix::fs::openat2(root, path.as_path(), flags, Mode::empty(), resolve).map_err(fail)
+}
+
+fn read_xattrs(file: &OwnedFd, path: &TreePath) -> Result<Xattrs, ScanError> {
+    use rustix::io::Errno;
+    let fail = |source: Errno| ScanError::Read { path: path.clone(), source: source.into() };
+    let mut list = [0u8; 4096];
+    let mut large = vec![];
+    let names: &[u8] = match rustix::fs::flistxattr(file, &mut list) {
+        Ok(length) => &list[..length],
+        Err(Errno::NOTSUP) => return Ok(vec![]),
+        Err(Errno::RANGE) => {
+            large.resize(65536, 0);
+            let length = rustix::fs::flistxattr(file, &mut large).map_err(fail)?;
+            &large[..length]
+        }
+        Err(error) => return Err(fail(error)),
+    };
+    let mut xattrs: Xattrs = vec![];
+    for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
+        let mut value = vec![0u8; 65536];
+        match rustix::fs::fgetxattr(file, name, &mut value) {
+            Ok(length) => xattrs.push((name.into(), value[..length].into())),
+            Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
+            Err(error) => return Err(fail(error)),
+        }
+    }
+    xattrs.sort();
+    Ok(xattrs)
+}

@@ -1,0 +1,218 @@
+//! Garbage collection: what no root needs goes, in two phases, beside running writers.
+//!
+//! A plan is computed without locks and may be shown. Carrying it out takes the commit lock exclusively, adds
+//! what became live since, and moves the rest out of the way; deletion comes after, when no lease that was
+//! alive then is alive any more. What cannot be judged stays: an unreadable root or live layer stops the collection.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs;
+use std::path::PathBuf;
+
+use crate::error::{Context, Error, Result};
+use crate::ingest::disk_bytes;
+use crate::lease::{live_leases, names, remove_tree};
+use crate::lock::{Lock, Mode};
+use crate::roots::file_roots;
+use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
+
+/// What a collection would remove.
+#[derive(Debug, Default)]
+pub struct GcPlan {
+    /// How many roots there are: tasks, pins, environments and live leases.
+    pub roots: usize,
+    /// Layers that roots need.
+    pub live_layers: usize,
+    /// Layers that no root needs.
+    pub layers: Vec<LayerId>,
+    /// Action records of such layers.
+    pub steps: Vec<StepKey>,
+    /// Objects that no live layer needs.
+    pub objects: Vec<ObjectId>,
+    /// Merged images and stub trees of stacks that no root has.
+    pub derived: Vec<PathBuf>,
+    /// Bytes on disk of all of these.
+    pub bytes: u64,
+    known: HashSet<LayerId>,
+}
+
+/// What a collection removed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct GcDone {
+    /// Layers removed.
+    pub layers: usize,
+    /// Objects moved to the trash.
+    pub objects: usize,
+    /// Bytes that the deletions freed on disk.
+    pub freed: u64,
+    /// Batches of the trash that wait for a running command to end.
+    pub waiting: usize,
+}
+
+/// What must stay.
+#[derive(Debug, Default)]
+struct Live {
+    roots: usize,
+    layers: HashSet<LayerId>,
+    stacks: HashSet<StackId>,
+}
+
+impl Store {
+    /// Plans a collection. `all` allows a store without any root to lose everything.
+    pub fn plan_gc(&self, own: &Lease, all: bool) -> Result<GcPlan> {
+        let live = self.live(own)?;
+        let present = self.layers()?;
+        if live.roots == 0 && !present.is_empty() && !all {
+            return Err(Error::NoRoots { path: self.layout().root().to_owned() });
+        }
+        let mut plan = GcPlan { roots: live.roots, live_layers: live.layers.len(), ..GcPlan::default() };
+        let needed = self.objects_of(live.layers.iter().copied())?;
+        plan.layers = present.iter().filter(|layer| !live.layers.contains(layer)).copied().collect();
+        for layer in &plan.layers {
+            plan.bytes += self.encoding_bytes(layer)?;
+        }
+        let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
+        plan.known = present.into_iter().collect();
+        for record in self.steps()? {
+            if record.layers.iter().any(|layer| dead.contains(layer)) {
+                plan.steps.push(record.key);
+            }
+        }
+        self.for_each_object(|object, metadata| {
+            if !needed.contains_key(&object) {
+                plan.bytes += disk_bytes(metadata);
+                plan.objects.push(object);
+            }
+        })?;
+        plan.derived = self.dead_derived(&live.stacks)?;
+        for path in &plan.derived {
+            plan.bytes += fs::symlink_metadata(path).map_or(0, |metadata| disk_bytes(&metadata));
+        }
+        Ok(plan)
+    }
+
+    /// Carries out `plan`, less what became live since.
+    pub fn gc(&self, plan: GcPlan, own: &Lease) -> Result<GcDone> {
+        self.writable()?;
+        let mut done = GcDone::default();
+        {
+            let _commit = Lock::wait(&self.layout().commit_lock(), Mode::Exclusive)?;
+            let live = self.live(own)?;
+            let new = self.layers()?.into_iter().filter(|layer| !plan.known.contains(layer));
+            let needed = self.objects_of(live.layers.iter().copied().chain(new))?;
+            let layers: Vec<LayerId> =
+                plan.layers.into_iter().filter(|layer| !live.layers.contains(layer)).collect();
+            // Rows first, then names, then bytes: at no moment does a row or a name stand for missing bytes.
+            self.index().remove(&layers)?;
+            self.remove_steps(&plan.steps)?;
+            for layer in &layers {
+                let path = self.layout().layer(layer);
+                fs::remove_file(&path).at("remove", &path)?;
+            }
+            done.layers = layers.len();
+            let batch = self.new_batch(own)?;
+            for object in plan.objects.iter().filter(|object| !needed.contains_key(object)) {
+                done.objects += usize::from(self.discard(object, &batch)?);
+            }
+            self.close_batch(&batch, own)?;
+            for path in self.dead_derived(&live.stacks)? {
+                done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
+                remove_tree(&path)?;
+            }
+            done.freed += self.trim_stub_pool()?;
+        }
+        let (freed, waiting) = self.empty_trash(own)?;
+        done.freed += freed;
+        done.waiting = waiting;
+        Ok(done)
+    }
+
+    fn live(&self, own: &Lease) -> Result<Live> {
+        let mut live = Live::default();
+        for (_, stack) in file_roots(self)? {
+            live.roots += 1;
+            live.stacks.insert(stack.id());
+            live.layers.extend(stack.layers);
+        }
+        for lease in live_leases(self.layout(), own.id())? {
+            live.roots += 1;
+            live.layers.extend(lease.layers);
+            live.stacks.extend(lease.stacks);
+        }
+        Ok(live)
+    }
+
+    /// Returns the objects of `layers`, with their sizes. A layer that is absent needs nothing; one that cannot
+    /// be read is an error.
+    fn objects_of(&self, layers: impl Iterator<Item = LayerId>) -> Result<HashMap<ObjectId, u64>> {
+        let mut objects = HashMap::new();
+        for layer in layers {
+            match self.references(&layer) {
+                Ok(references) => {
+                    objects.extend(references.iter().map(|reference| (reference.object, reference.size)))
+                }
+                Err(Error::NoLayer(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(objects)
+    }
+
+    /// Calls `visit` with every object in the store.
+    pub(crate) fn for_each_object(&self, mut visit: impl FnMut(ObjectId, &fs::Metadata)) -> Result<()> {
+        for prefix in names(&self.layout().objects())? {
+            let directory = self.layout().objects().join(&prefix);
+            for rest in names(&directory)? {
+                let path = directory.join(&rest);
+                if let Ok(object) = format!("{prefix}{rest}").parse()
+                    && let Ok(metadata) = fs::symlink_metadata(&path)
+                {
+                    visit(object, &metadata);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dead_derived(&self, live: &HashSet<StackId>) -> Result<Vec<PathBuf>> {
+        let live: BTreeSet<String> = live.iter().map(StackId::to_hex).collect();
+        let mut dead = vec![];
+        for (directory, suffix) in [("images", ".erofs"), ("stubs", "")] {
+            let directory = self.layout().directory(directory);
+            for name in names(&directory)? {
+                let stack = name.strip_suffix(suffix).unwrap_or(&name);
+                if stack.parse::<StackId>().is_ok() && !live.contains(stack) {
+                    dead.push(directory.join(&name));
+                }
+            }
+        }
+        Ok(dead)
+    }
+
+    fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
+        self.index().remove_steps(steps)?;
+        for step in steps {
+            remove_tree(&self.layout().step(step))?;
+        }
+        Ok(())
+    }
+
+    /// Removes the stubs that no stub tree links to any more.
+    fn trim_stub_pool(&self) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let mut freed = 0;
+        let mut directories = vec![self.layout().stub_pool()];
+        while let Some(directory) = directories.pop() {
+            for name in names(&directory)? {
+                let path = directory.join(name);
+                let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+                if metadata.is_dir() {
+                    directories.push(path);
+                } else if metadata.nlink() == 1 {
+                    remove_tree(&path)?;
+                    freed += disk_bytes(&metadata);
+                }
+            }
+        }
+        Ok(freed)
+    }
+}

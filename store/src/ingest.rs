@@ -1,0 +1,314 @@
+//! Writing: bytes become objects, encodings become layers, both visible only when complete and durable.
+//!
+//! The order of events, each kept by a test:
+//!
+//! 1. A lease is held before the first byte.
+//! 2. Content is hashed while it is written below `tmp/<lease>`; what the store has is not written again.
+//! 3. `commit` syncs the file system once, renames the objects, then the layers, then the records to their
+//!    names under the shared commit lock, syncs once more, and writes the rows of the index.
+//!
+//! No file is synced by itself: one `syncfs(2)` costs about as much as one `fsync(2)`. A crash leaves garbage
+//! below `tmp`, or complete objects that no layer needs; never a name with wrong bytes.
+
+use std::collections::HashMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rustix::fs::{RenameFlags, Timespec, Timestamps};
+
+use crate::error::{Context, Error, Result};
+use crate::index::LayerRow;
+use crate::lock::{Lock, Mode};
+use crate::references;
+use crate::step::StepRecord;
+use crate::{LayerId, Lease, ObjectId, Store};
+
+/// Content up to this many bytes is held in memory and hashed before anything is written, so that known
+/// content costs no write at all. Larger than 99 % of the files of a Python environment.
+const IN_MEMORY: usize = 1 << 20;
+
+/// The modification time of every object: 1980-01-01, the earliest date that a zip archive can hold.
+/// Environments never see it; it is fixed so that backups and copies of a store are equal.
+const OBJECT_MTIME: i64 = 315_532_800;
+
+/// Level of the encodings; they are small, and read at every merge.
+const ENCODING_LEVEL: i32 = 3;
+
+/// A batch of new objects, layers and records. Dropped without [`Ingest::commit`], it leaves nothing.
+///
+/// All methods but `commit` may be called from many threads.
+#[derive(Debug)]
+pub struct Ingest<'a> {
+    store: &'a Store,
+    lease: &'a Lease,
+    staging: PathBuf,
+    staged: Mutex<HashMap<ObjectId, PathBuf>>,
+    layers: Mutex<Vec<NewLayer>>,
+    steps: Mutex<Vec<StepRecord>>,
+    counter: AtomicU64,
+    written: AtomicU64,
+}
+
+#[derive(Debug)]
+struct NewLayer {
+    row: LayerRow,
+    references: Vec<references::Reference>,
+    /// `None` for a layer that the store has.
+    staged: Option<PathBuf>,
+}
+
+/// What a commit did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// Layers that the store did not have.
+    pub layers: u64,
+    /// Objects that the store did not have.
+    pub objects: u64,
+    /// Their sizes in bytes.
+    pub bytes: u64,
+}
+
+impl Store {
+    /// Begins a batch under `lease`.
+    pub fn ingest<'a>(&'a self, lease: &'a Lease) -> Result<Ingest<'a>> {
+        self.writable()?;
+        Ok(Ingest {
+            store: self,
+            lease,
+            staging: lease.staging()?,
+            staged: Mutex::default(),
+            layers: Mutex::default(),
+            steps: Mutex::default(),
+            counter: AtomicU64::new(0),
+            written: AtomicU64::new(0),
+        })
+    }
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    // A panic in another thread ends the batch; what it held is still consistent.
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+impl Ingest<'_> {
+    /// Takes `content` as an object; returns its id.
+    pub fn put_bytes(&self, content: &[u8]) -> Result<ObjectId> {
+        let object = ObjectId::of(content);
+        if !self.knows(&object, content.len() as u64)? {
+            let (path, mut file) = self.create()?;
+            file.write_all(content).at("write", &path)?;
+            self.keep(object, content.len() as u64, path, &file)?;
+        }
+        Ok(object)
+    }
+
+    /// Takes all that `reader` gives as an object; returns its id and size in bytes.
+    ///
+    /// Errors of `reader` are told apart by [`PutError`].
+    pub fn put(&self, reader: &mut dyn Read) -> std::result::Result<(ObjectId, u64), PutError> {
+        let mut buffer = Vec::with_capacity(64 << 10);
+        reader.take(IN_MEMORY as u64).read_to_end(&mut buffer).map_err(PutError::Read)?;
+        if buffer.len() < IN_MEMORY {
+            return Ok((self.put_bytes(&buffer)?, buffer.len() as u64));
+        }
+        let (path, mut file) = self.create()?;
+        let mut hasher = blake3::Hasher::new();
+        let mut size = 0;
+        let mut filled = buffer.len();
+        while filled > 0 {
+            hasher.update(&buffer[..filled]);
+            file.write_all(&buffer[..filled]).at("write", &path)?;
+            size += filled as u64;
+            filled = fill(reader, &mut buffer).map_err(PutError::Read)?;
+        }
+        let object = hasher.finalize().into();
+        if self.knows(&object, size)? {
+            fs::remove_file(&path).at("remove", &path)?;
+        } else {
+            self.keep(object, size, path, &file)?;
+        }
+        Ok((object, size))
+    }
+
+    /// Takes `encoding` as a layer, all of whose objects were put or are in the store.
+    pub fn put_layer(&self, encoding: &[u8]) -> Result<LayerId> {
+        let layer = LayerId::of(encoding);
+        let (references, _) = references::read_head(encoding)?;
+        let bytes = references.iter().map(|reference| reference.size).sum();
+        let row = LayerRow { layer, objects: references.len() as u64, bytes };
+        let staged = if self.store.has_layer(&layer) {
+            None
+        } else {
+            let (path, mut file) = self.create()?;
+            let compressed = zstd::bulk::compress(encoding, ENCODING_LEVEL).at("compress", &path)?;
+            file.write_all(&compressed).at("write", &path)?;
+            Some(path)
+        };
+        unpoisoned(&self.layers).push(NewLayer { row, references, staged });
+        Ok(layer)
+    }
+
+    /// Records that a step made layers of this batch or of the store.
+    pub fn put_step(&self, record: StepRecord) {
+        unpoisoned(&self.steps).push(record);
+    }
+
+    /// Bytes of content written so far; known content is not written.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
+    /// Makes everything visible, durable and indexed.
+    pub fn commit(self) -> Result<Committed> {
+        let staged = std::mem::take(&mut *unpoisoned(&self.staged));
+        let layers = std::mem::take(&mut *unpoisoned(&self.layers));
+        let steps = std::mem::take(&mut *unpoisoned(&self.steps));
+        let layout = self.store.layout();
+        let mut committed = Committed::default();
+        let mut steps_staged = vec![];
+        for step in &steps {
+            let (path, mut file) = self.create()?;
+            file.write_all(&serde_json::to_vec_pretty(step).expect("plain data")).at("write", &path)?;
+            steps_staged.push((path, layout.step(&step.key)));
+        }
+        self.sync()?;
+        {
+            let _commit = Lock::wait(&layout.commit_lock(), Mode::Shared)?;
+            let ids: Vec<LayerId> = layers.iter().map(|layer| layer.row.layer).collect();
+            self.lease.note(&ids)?;
+            for layer in &layers {
+                for reference in &layer.references {
+                    self.make_visible(reference, &staged, &mut committed)?;
+                }
+            }
+            for layer in &layers {
+                if let Some(path) = &layer.staged {
+                    move_new(path, &layout.layer(&layer.row.layer))?;
+                    committed.layers += 1;
+                }
+            }
+            for (path, name) in &steps_staged {
+                fs::rename(path, name).at("rename", name)?;
+            }
+        }
+        self.sync()?;
+        let rows: Vec<LayerRow> = layers.iter().map(|layer| layer.row).collect();
+        self.store.index().add(&rows, &steps)?;
+        Ok(committed)
+    }
+
+    /// Moves an object of a new layer to its name, or finds it there, or takes it back from the trash.
+    fn make_visible(
+        &self,
+        reference: &references::Reference,
+        staged: &HashMap<ObjectId, PathBuf>,
+        committed: &mut Committed,
+    ) -> Result<()> {
+        let name = self.store.layout().object(&reference.object);
+        if let Ok(metadata) = fs::metadata(&name)
+            && metadata.len() == reference.size
+        {
+            return Ok(());
+        }
+        match staged.get(&reference.object) {
+            Some(path) => {
+                // Replaces an object of the wrong size, which the store must have got from a failing disk.
+                fs::rename(path, &name).at("rename", &name)?;
+                committed.objects += 1;
+                committed.bytes += reference.size;
+                Ok(())
+            }
+            None if self.store.revive(&reference.object)? => Ok(()),
+            None => Err(Error::NoObject(reference.object)),
+        }
+    }
+
+    /// Whether the content need not be written: it is staged already, or in the store. Content in the trash is
+    /// taken back at once, since only what a lease saw under its name is safe from deletion.
+    fn knows(&self, object: &ObjectId, size: u64) -> Result<bool> {
+        if size == 0 || unpoisoned(&self.staged).contains_key(object) {
+            return Ok(true);
+        }
+        match fs::metadata(self.store.layout().object(object)) {
+            Ok(metadata) if metadata.len() == size => Ok(true),
+            _ => self.store.revive(object),
+        }
+    }
+
+    fn keep(&self, object: ObjectId, size: u64, path: PathBuf, file: &File) -> Result<()> {
+        let time = Timespec { tv_sec: OBJECT_MTIME, tv_nsec: 0 };
+        let times = Timestamps { last_access: time, last_modification: time };
+        rustix::fs::futimens(file, &times).at("set the time of", &path)?;
+        self.written.fetch_add(size, Ordering::Relaxed);
+        let twin = unpoisoned(&self.staged).insert(object, path);
+        twin.map_or(Ok(()), |twin| fs::remove_file(&twin).at("remove", &twin))
+    }
+
+    fn create(&self) -> Result<(PathBuf, File)> {
+        let path = self.staging.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        // Mode 0444 from the start: an object can be opened for writing only here.
+        let file =
+            OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).at("create", &path)?;
+        Ok((path, file))
+    }
+
+    fn sync(&self) -> Result<()> {
+        let path = self.store.layout().root();
+        let directory = File::open(path).at("open", path)?;
+        rustix::fs::syncfs(&directory).at("sync", path)
+    }
+}
+
+impl Drop for Ingest<'_> {
+    fn drop(&mut self) {
+        // What a commit moved is gone from here; the rest goes with the lease if it cannot go now.
+        for path in unpoisoned(&self.staged).drain() {
+            let _goes_with_the_lease = fs::remove_file(path.1);
+        }
+    }
+}
+
+/// Why content could not be put.
+#[derive(Debug, thiserror::Error)]
+pub enum PutError {
+    /// The content could not be read.
+    #[error("the content cannot be read")]
+    Read(#[source] std::io::Error),
+    /// The store could not take it.
+    #[error(transparent)]
+    Store(#[from] Error),
+}
+
+/// Reads until `buffer` is full or the reader ends; returns how much was read.
+fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match reader.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// Renames `from` to `to` unless `to` exists, which then has the same content.
+fn move_new(from: &Path, to: &Path) -> Result<()> {
+    let cwd = rustix::fs::CWD;
+    match rustix::fs::renameat_with(cwd, from, cwd, to, RenameFlags::NOREPLACE) {
+        Err(rustix::io::Errno::EXIST) => fs::remove_file(from).at("remove", from),
+        // File systems without RENAME_NOREPLACE: replacing equal content is harmless.
+        Err(rustix::io::Errno::INVAL) => fs::rename(from, to).at("rename", to),
+        other => other.at("rename", to),
+    }
+}
+
+/// Returns how many bytes `metadata` takes on disk.
+pub(crate) fn disk_bytes(metadata: &fs::Metadata) -> u64 {
+    metadata.blocks() * 512
+}

@@ -1,0 +1,69 @@
+//! Reading layers.
+
+use std::fs::{self, File};
+use std::io::Read;
+
+use crate::error::{Context, Error, Result};
+use crate::references::{self, LAYER_MAGIC, Reference};
+use crate::{LayerId, Store};
+
+/// No layer encoding is longer; a compressed file that claims more is damaged. 1 GiB is about ten million entries.
+const MAX_ENCODING: u64 = 1 << 30;
+
+impl Store {
+    /// Whether the layer is in the store, and so complete and durable.
+    pub fn has_layer(&self, layer: &LayerId) -> bool {
+        self.layout().layer(layer).exists()
+    }
+
+    /// Lists every layer.
+    pub fn layers(&self) -> Result<Vec<LayerId>> {
+        let names = crate::lease::names(&self.layout().directory("layers"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Returns the encoding of `layer`, checked against its id.
+    pub fn layer(&self, layer: &LayerId) -> Result<Vec<u8>> {
+        let damaged = |detail: String| Error::DamagedLayer { layer: *layer, detail };
+        let mut encoding = Vec::new();
+        let decoder = self.decoder(layer)?;
+        decoder.take(MAX_ENCODING).read_to_end(&mut encoding).map_err(|error| damaged(error.to_string()))?;
+        let found = LayerId::of(&encoding);
+        if found != *layer {
+            return Err(damaged(format!("its bytes hash to {found}")));
+        }
+        Ok(encoding)
+    }
+
+    /// Returns the objects of `layer` from the head of its encoding, unchecked against the id.
+    pub fn references(&self, layer: &LayerId) -> Result<Vec<Reference>> {
+        let damaged = |detail: String| Error::DamagedLayer { layer: *layer, detail };
+        let mut decoder = self.decoder(layer)?;
+        let mut head = vec![0; LAYER_MAGIC.len() + 4];
+        decoder.read_exact(&mut head).map_err(|error| damaged(error.to_string()))?;
+        let count = u32::from_le_bytes(head[LAYER_MAGIC.len()..].try_into().expect("four bytes"));
+        decoder
+            .take(u64::from(count) * 40)
+            .read_to_end(&mut head)
+            .map_err(|error| damaged(error.to_string()))?;
+        let (references, _) = references::read_head(&head).map_err(|error| damaged(error.to_string()))?;
+        Ok(references)
+    }
+
+    fn decoder(&self, layer: &LayerId) -> Result<impl Read + use<>> {
+        let path = self.layout().layer(layer);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NoLayer(*layer)),
+            Err(error) => return Err(error).at("open", &path),
+        };
+        zstd::Decoder::new(file).at("read", &path)
+    }
+
+    /// Returns how many bytes the encoding of `layer` takes on disk.
+    pub fn encoding_bytes(&self, layer: &LayerId) -> Result<u64> {
+        use std::os::unix::fs::MetadataExt;
+        let path = self.layout().layer(layer);
+        Ok(fs::metadata(&path).at("inspect", &path)?.blocks() * 512)
+    }
+}

@@ -1,0 +1,262 @@
+//! Leases: which layers live processes need, and which leftovers belong to dead ones.
+//!
+//! A lease is a file that its process holds locked. A lease whose lock is free is dead, whatever it says: no
+//! process ids, no times, no refreshing. The order of events makes the sweep of dead ones safe:
+//! a lease is visible before its staging directory exists and goes after it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Context, Error, Result};
+use crate::layout::Layout;
+use crate::lock::{Lock, Mode};
+use crate::{LayerId, StackId, Store};
+
+/// The first line of a lease.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct LeaseHeader {
+    /// For people only; liveness is the lock.
+    pub pid: u32,
+    /// What the process does, such as `build verl/3567`.
+    pub purpose: String,
+    /// When it began, in nanoseconds since 1970.
+    pub started: u128,
+}
+
+/// A further line of a lease.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Need {
+    Layers(Vec<LayerId>),
+    Stack(StackId),
+}
+
+/// A live process's claim on layers, and its private staging directory.
+#[derive(Debug)]
+pub struct Lease {
+    id: String,
+    layout: Layout,
+    file: File,
+}
+
+static COUNTER: AtomicU64 = AtomicU64::new(0);
+
+fn nanoseconds() -> u128 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_nanos())
+}
+
+impl Store {
+    /// Takes a lease for `purpose`. Must come before the first byte that depends on it.
+    pub fn lease(&self, purpose: &str) -> Result<Lease> {
+        self.writable()?;
+        let layout = self.layout().clone();
+        let started = nanoseconds();
+        let pid = std::process::id();
+        let id = format!("{started:x}-{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+        // Locked under a hidden name first: a visible lease with a free lock would be swept.
+        let hidden = layout.lease(&format!(".{id}"));
+        let mut file =
+            OpenOptions::new().append(true).create_new(true).open(&hidden).at("create", &hidden)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive).at("lock", &hidden)?;
+        let header = LeaseHeader { pid, purpose: purpose.to_owned(), started };
+        write_line(&mut file, &header).at("write", &hidden)?;
+        let path = layout.lease(&id);
+        fs::rename(&hidden, &path).at("rename", &path)?;
+        Ok(Lease { id, layout, file })
+    }
+
+    /// Removes what dead processes left behind: their staging directories, then their leases.
+    ///
+    /// Runs at every opening for writing; costs two directory listings when there is nothing to do.
+    pub(crate) fn sweep(&self) -> Result<()> {
+        let staging = self.layout().directory("tmp");
+        for name in names(&staging)? {
+            if !self.layout().lease(&name).exists() {
+                remove_tree(&staging.join(&name))?;
+            }
+        }
+        let leases = self.layout().directory("leases");
+        for name in names(&leases)? {
+            let path = leases.join(&name);
+            let Ok(file) = File::open(&path) else { continue };
+            // A hidden lease is only ever seen unlocked in the moment between its creation and its locking.
+            let is_new = name.starts_with('.') && fresh(&file);
+            if !is_new && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+                remove_tree(&self.layout().staging(&name))?;
+                let _gone_already_is_fine = fs::remove_file(&path);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn fresh(file: &File) -> bool {
+    let modified = file.metadata().and_then(|metadata| metadata.modified());
+    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age.as_secs() < 60))
+}
+
+/// Lists the names in a directory; an absent one has none.
+pub(crate) fn names(directory: &std::path::Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
+        Err(error) => return Err(error).at("list", directory),
+    };
+    let mut names = vec![];
+    for entry in entries {
+        let entry = entry.at("list", directory)?;
+        if let Ok(name) = entry.file_name().into_string() {
+            names.push(name);
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Removes a file or a tree, directories without permissions included; an absent one is fine.
+pub fn remove_tree(path: &std::path::Path) -> Result<()> {
+    let attempt = |path: &std::path::Path| match fs::symlink_metadata(path) {
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match attempt(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            make_removable(path);
+            attempt(path)
+        }
+        other => other,
+    }
+    .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
+    .at("remove", path)
+}
+
+/// Gives the owner write permission on every directory below `path`, where that is possible.
+fn make_removable(path: &std::path::Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let Ok(metadata) = fs::symlink_metadata(path) else { return };
+    if metadata.is_dir() {
+        let _the_removal_will_say = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
+        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+            make_removable(&entry.path());
+        }
+    }
+}
+
+fn write_line(file: &mut File, value: &impl Serialize) -> std::io::Result<()> {
+    let mut line = serde_json::to_vec(value)?;
+    line.push(b'\n');
+    file.write_all(&line)
+}
+
+impl Lease {
+    /// Names this lease in the store's `leases` and `tmp`.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// Returns this lease's directory below `tmp`, making it if needed; removed with the lease.
+    pub fn staging(&self) -> Result<PathBuf> {
+        let path = self.layout.staging(&self.id);
+        match fs::create_dir(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error).at("create", &path),
+            _ => Ok(path),
+        }
+    }
+
+    /// Claims `layers`, and returns those that are not in the store (any more).
+    ///
+    /// After this, garbage collection keeps the others as long as the lease lives.
+    pub fn hold(&self, layers: &[LayerId]) -> Result<Vec<LayerId>> {
+        let _commit = Lock::wait(&self.layout.commit_lock(), Mode::Shared)?;
+        self.note(layers)?;
+        Ok(layers.iter().filter(|layer| !self.layout.layer(layer).exists()).copied().collect())
+    }
+
+    /// Claims the image and the stub tree of `stack`.
+    pub fn hold_stack(&self, stack: StackId) -> Result<()> {
+        let _commit = Lock::wait(&self.layout.commit_lock(), Mode::Shared)?;
+        self.write(&Need::Stack(stack))
+    }
+
+    /// Writes `layers` into the lease. The caller holds the commit lock.
+    pub(crate) fn note(&self, layers: &[LayerId]) -> Result<()> {
+        if layers.is_empty() { Ok(()) } else { self.write(&Need::Layers(layers.to_vec())) }
+    }
+
+    fn write(&self, need: &Need) -> Result<()> {
+        let path = self.layout.lease(&self.id);
+        (&self.file)
+            .write_all(format!("{}\n", serde_json::to_string(need).expect("plain data")).as_bytes())
+            .at("write", &path)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept by the next command, since the lock goes with the file.
+        let _swept_later = remove_tree(&self.layout.staging(&self.id));
+        let _swept_later = fs::remove_file(self.layout.lease(&self.id));
+    }
+}
+
+/// What one live lease needs.
+#[derive(Debug)]
+pub struct LiveLease {
+    /// Its name.
+    pub id: String,
+    /// Who holds it.
+    pub header: LeaseHeader,
+    /// The layers that it claims.
+    pub layers: Vec<LayerId>,
+    /// The stacks whose images it claims.
+    pub stacks: Vec<StackId>,
+}
+
+/// Reads every live lease but `own`. A live lease that cannot be read is an error: nothing may be removed then.
+pub(crate) fn live_leases(layout: &Layout, own: &str) -> Result<Vec<LiveLease>> {
+    let directory = layout.directory("leases");
+    let mut live = vec![];
+    for name in names(&directory)? {
+        let path = directory.join(&name);
+        if name == own {
+            continue;
+        }
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::UnreadableRoot { path, detail: error.to_string() }),
+        };
+        if flock(&file, FlockOperation::NonBlockingLockShared).is_ok() {
+            continue;
+        }
+        match read(&name, &file) {
+            Ok(lease) => live.push(lease),
+            // Not yet a lease: it has claimed nothing, and what it commits will be seen with its name.
+            Err(_) if name.starts_with('.') => {}
+            Err(detail) => return Err(Error::UnreadableRoot { path, detail }),
+        }
+    }
+    Ok(live)
+}
+
+fn read(id: &str, file: &File) -> Result<LiveLease, String> {
+    let mut lines = BufReader::new(file).lines();
+    let first = lines.next().ok_or("it is empty")?.map_err(|error| error.to_string())?;
+    let header = serde_json::from_str(&first).map_err(|error| error.to_string())?;
+    let mut lease = LiveLease { id: id.to_owned(), header, layers: vec![], stacks: vec![] };
+    for line in lines {
+        let line = line.map_err(|error| error.to_string())?;
+        match serde_json::from_str(&line).map_err(|error| error.to_string())? {
+            Need::Layers(layers) => lease.layers.extend(layers),
+            Need::Stack(stack) => lease.stacks.push(stack),
+        }
+    }
+    Ok(lease)
+}

@@ -1,0 +1,55 @@
+//! Locks: `flock` on open file descriptions, which the kernel frees when their holder dies.
+
+use std::fs::{File, OpenOptions};
+use std::path::Path;
+
+use rustix::fs::{FlockOperation, flock};
+
+use crate::error::{Context, Result};
+
+/// How a lock is shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// Many holders at once.
+    Shared,
+    /// One holder.
+    Exclusive,
+}
+
+/// A held lock; dropping it releases it.
+#[derive(Debug)]
+pub struct Lock {
+    file: File,
+}
+
+impl Lock {
+    /// Waits for the lock at `path`, creating the file if it is absent.
+    pub fn wait(path: &Path, mode: Mode) -> Result<Self> {
+        let file = open(path)?;
+        let operation = match mode {
+            Mode::Shared => FlockOperation::LockShared,
+            Mode::Exclusive => FlockOperation::LockExclusive,
+        };
+        rustix::io::retry_on_intr(|| flock(&file, operation)).at("lock", path)?;
+        Ok(Self { file })
+    }
+
+    /// Takes the exclusive lock at `path` if nobody holds it.
+    pub fn attempt(path: &Path) -> Result<Option<Self>> {
+        let file = open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).at("lock", path),
+        }
+    }
+
+    /// The locked file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+}
+
+fn open(path: &Path) -> Result<File> {
+    OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).at("open", path)
+}

@@ -1,0 +1,49 @@
+//! Action records: which step made which layers, and at what cost.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::Result;
+use crate::{LayerId, StepKey, Store};
+
+/// What a finished step left behind.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct StepRecord {
+    /// The key that everything which may change the output went into.
+    pub key: StepKey,
+    /// The kind of step, such as `wheel`.
+    pub kind: String,
+    /// What it is for people, such as `torch 2.8.0`.
+    pub label: String,
+    /// The fields that the key was computed from, for explanations.
+    pub fields: BTreeMap<String, String>,
+    /// The layers that it made, in stack order.
+    pub layers: Vec<LayerId>,
+    /// How long it took, in seconds of wall time, downloads included.
+    pub seconds: f64,
+    /// Bytes downloaded for it.
+    pub downloaded: u64,
+    /// When it finished, in seconds since 1970.
+    pub built: i64,
+    /// Layers that the same key gave before: not empty means that the step is not deterministic.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub nondeterministic: Vec<LayerId>,
+}
+
+impl Store {
+    /// Returns the record of `key`, if all its layers are in the store.
+    pub fn step(&self, key: &StepKey) -> Result<Option<StepRecord>> {
+        self.index().step(key)
+    }
+
+    /// Returns every record, newest first.
+    pub fn steps(&self) -> Result<Vec<StepRecord>> {
+        self.index().steps(None)
+    }
+
+    /// Returns the records of one kind and label, newest first.
+    pub fn steps_labelled(&self, kind: &str, label: &str) -> Result<Vec<StepRecord>> {
+        self.index().steps(Some((kind, label)))
+    }
+}

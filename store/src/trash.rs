@@ -1,0 +1,97 @@
+//! The trash: objects that gc took away and has not yet deleted.
+//!
+//! A writer that finds its content known may lose it to gc before it commits. So gc moves objects to
+//! `trash/<batch>/` first and notes which leases are alive; it deletes a batch when all of those are dead, and
+//! a commit takes back what it needs. Whoever saw an object under its name holds a lease that was noted, so no
+//! clock is involved.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Context, Result};
+use crate::lease::{live_leases, names, remove_tree};
+use crate::roots::{read_json, write_atomically};
+use crate::{Lease, ObjectId, Store};
+
+/// The file of a batch that lists the leases which must die before the batch may go.
+const LEASES: &str = "leases";
+
+impl Store {
+    /// Moves the object from the trash to its name; returns whether it was there.
+    pub(crate) fn revive(&self, object: &ObjectId) -> Result<bool> {
+        let name = self.layout().object(object);
+        for batch in self.batches()? {
+            match fs::rename(batch.join(object.to_hex()), &name) {
+                Ok(()) => return Ok(true),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).at("rename", &name),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Moves an object to `batch`; returns whether it was there.
+    pub(crate) fn discard(&self, object: &ObjectId, batch: &Path) -> Result<bool> {
+        let name = self.layout().object(object);
+        match fs::rename(&name, batch.join(object.to_hex())) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).at("rename", &name),
+        }
+    }
+
+    /// Makes an empty batch, named after `own`.
+    pub(crate) fn new_batch(&self, own: &Lease) -> Result<PathBuf> {
+        let batch = self.layout().directory("trash").join(own.id());
+        fs::create_dir(&batch).at("create", &batch)?;
+        Ok(batch)
+    }
+
+    /// Notes which leases are alive after the last object was moved to `batch`.
+    pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<()> {
+        let alive: Vec<String> =
+            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
+        write_atomically(&batch.join(LEASES), &alive)
+    }
+
+    /// Deletes the batches whose leases are all dead.
+    ///
+    /// Returns the bytes that this freed on disk, and how many batches must wait.
+    pub(crate) fn empty_trash(&self, own: &Lease) -> Result<(u64, usize)> {
+        let alive: HashSet<String> =
+            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
+        let (mut freed, mut waiting) = (0, 0);
+        for batch in self.batches()? {
+            match read_json::<Vec<String>>(&batch.join(LEASES))? {
+                Some(noted) if noted.iter().all(|lease| !alive.contains(lease)) => {}
+                Some(_) => {
+                    waiting += 1;
+                    continue;
+                }
+                // Its collector died. Whoever is alive now includes whoever was alive then.
+                None => {
+                    self.close_batch(&batch, own)?;
+                    if !alive.is_empty() {
+                        waiting += 1;
+                        continue;
+                    }
+                }
+            }
+            for name in names(&batch)? {
+                let path = batch.join(name);
+                let bytes =
+                    fs::symlink_metadata(&path).map_or(0, |metadata| crate::ingest::disk_bytes(&metadata));
+                remove_tree(&path)?;
+                freed += bytes;
+            }
+            remove_tree(&batch)?;
+        }
+        Ok((freed, waiting))
+    }
+
+    fn batches(&self) -> Result<Vec<PathBuf>> {
+        let trash = self.layout().directory("trash");
+        Ok(names(&trash)?.iter().map(|name| trash.join(name)).collect())
+    }
+}

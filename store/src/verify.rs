@@ -1,0 +1,194 @@
+//! Verification: is every promise of the store still true?
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+
+use rayon::prelude::*;
+
+use crate::error::{Error, Result};
+use crate::roots::file_roots;
+use crate::{LayerId, ObjectId, Store};
+
+/// How much to check.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Depth {
+    /// Encodings against their ids; objects by presence, kind and size.
+    Quick,
+    /// Also the content of every object against its id.
+    ReadData,
+}
+
+/// One thing that is wrong, or that could not be checked.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// The object, layer or root.
+    pub what: String,
+    /// What is wrong with it.
+    pub detail: String,
+    /// The layers that need it.
+    pub layers: Vec<LayerId>,
+}
+
+/// The result of a verification.
+#[derive(Debug, Default, serde::Serialize)]
+pub struct Report {
+    /// Layers checked.
+    pub layers: u64,
+    /// Objects checked.
+    pub objects: u64,
+    /// Bytes of content read.
+    pub bytes_read: u64,
+    /// Objects that no layer needs: harmless, removed by gc.
+    pub unneeded_objects: u64,
+    /// What is lost or wrong.
+    pub damage: Vec<Finding>,
+    /// What could not be checked, for want of permission or of file handles: not damage.
+    pub unchecked: Vec<Finding>,
+}
+
+/// Receives how far a long operation has come. Implemented by whoever shows it.
+pub trait Progress: Sync {
+    /// `bytes` more were processed.
+    fn advance(&self, bytes: u64);
+}
+
+/// Shows nothing.
+impl Progress for () {
+    fn advance(&self, _bytes: u64) {}
+}
+
+impl Store {
+    /// Checks the whole store.
+    pub fn verify(&self, depth: Depth, progress: &dyn Progress) -> Result<Report> {
+        let mut report = Report::default();
+        let mut needed: HashMap<ObjectId, (u64, Vec<LayerId>)> = HashMap::new();
+        let layers = self.layers()?;
+        let checked: Vec<_> = layers.par_iter().map(|layer| (layer, self.layer(layer))).collect();
+        for (layer, encoding) in checked {
+            report.layers += 1;
+            match encoding {
+                Ok(encoding) => match crate::references::read_head(&encoding) {
+                    Ok((references, _)) => {
+                        for reference in references {
+                            needed.entry(reference.object).or_insert((reference.size, vec![])).1.push(*layer);
+                        }
+                    }
+                    Err(error) => {
+                        report.note_damage(format!("layer {layer}"), error.to_string(), vec![*layer])
+                    }
+                },
+                Err(Error::Io { source, .. }) => {
+                    report.note_unchecked(format!("layer {layer}"), source.to_string())
+                }
+                // Removed by gc since it was listed.
+                Err(Error::NoLayer(_)) => {}
+                Err(error) => report.note_damage(format!("layer {layer}"), error.to_string(), vec![*layer]),
+            }
+        }
+        self.check_roots(&mut report);
+        self.check_index(&mut report)?;
+        let results: Vec<_> = needed
+            .par_iter()
+            .map(|(object, (size, layers))| {
+                (object, layers, self.check_object(object, *size, depth, progress))
+            })
+            .collect();
+        for (object, layers, result) in results {
+            report.objects += 1;
+            match result {
+                Ok(Ok(read)) => report.bytes_read += read,
+                Ok(Err(detail)) => report.note_damage(format!("object {object}"), detail, layers.clone()),
+                Err(error) => report.note_unchecked(format!("object {object}"), error.to_string()),
+            }
+        }
+        self.for_each_object(|object, _| {
+            report.unneeded_objects += u64::from(!needed.contains_key(&object));
+        })?;
+        Ok(report)
+    }
+
+    fn check_roots(&self, report: &mut Report) {
+        match file_roots(self) {
+            Ok(roots) => {
+                for (path, stack) in roots {
+                    let missing: Vec<_> =
+                        stack.layers.into_iter().filter(|layer| !self.has_layer(layer)).collect();
+                    if !missing.is_empty() {
+                        let detail = format!("{} of its layers are missing", missing.len());
+                        report.note_damage(format!("root {}", path.display()), detail, missing);
+                    }
+                }
+            }
+            Err(error) => report.note_damage("roots".to_owned(), error.to_string(), vec![]),
+        }
+    }
+
+    fn check_index(&self, report: &mut Report) -> Result<()> {
+        for layer in self.index().layer_rows()? {
+            if !self.has_layer(&layer) {
+                report.note_damage(
+                    "index".to_owned(),
+                    format!("has layer {layer}, which is gone"),
+                    vec![layer],
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks one object: the inner error is damage, the outer one means that it could not be checked.
+    fn check_object(
+        &self,
+        object: &ObjectId,
+        size: u64,
+        depth: Depth,
+        progress: &dyn Progress,
+    ) -> io::Result<Result<u64, String>> {
+        let path = self.layout().object(object);
+        let metadata = match fs::symlink_metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Err("it is missing".to_owned()));
+            }
+            Err(error) => return Err(error),
+        };
+        if !metadata.is_file() {
+            return Ok(Err("it is not a regular file".to_owned()));
+        }
+        if metadata.len() != size {
+            return Ok(Err(format!("expected {size} bytes, found {}", metadata.len())));
+        }
+        if depth == Depth::Quick {
+            return Ok(Ok(0));
+        }
+        let found = hash_file(File::open(&path)?, progress)?;
+        Ok(if found == *object { Ok(size) } else { Err(format!("its bytes hash to {found}")) })
+    }
+}
+
+fn hash_file(mut file: File, progress: &dyn Progress) -> io::Result<ObjectId> {
+    let mut hasher = blake3::Hasher::new();
+    let mut buffer = vec![0; 1 << 18];
+    loop {
+        match file.read(&mut buffer) {
+            Ok(0) => return Ok(hasher.finalize().into()),
+            Ok(count) => {
+                hasher.update(&buffer[..count]);
+                progress.advance(count as u64);
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+impl Report {
+    fn note_damage(&mut self, what: String, detail: String, layers: Vec<LayerId>) {
+        self.damage.push(Finding { what, detail, layers });
+    }
+
+    fn note_unchecked(&mut self, what: String, detail: String) {
+        self.unchecked.push(Finding { what, detail, layers: vec![] });
+    }
+}
