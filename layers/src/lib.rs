@@ -3,6 +3,7 @@
 
 mod encoding;
 mod entry;
+mod erofs;
 mod merge;
 mod path;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod tree;
 
 pub use encoding::DecodeError;
 pub use entry::{Content, Entry, Kind, Metadata, clean_mode, xattr_allowed};
+pub use erofs::{ImageError, ImageStats, ReadError, read_image, write_image};
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use tree::{Tree, TreeBuilder, TreeError};
