@@ -31,9 +31,11 @@ mod write;
 mod xattr;
 
 #[cfg(test)]
-mod kernel_tests;
+pub(crate) mod kernel_tests;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
+#[cfg(test)]
+pub(crate) mod walk;
 
 use std::io::{self, Write};
 
@@ -41,6 +43,7 @@ use crate::path::TreePath;
 use crate::tree::Tree;
 
 pub use read::{ReadError, read_image};
+pub(crate) use xattr::redirect;
 
 /// Why a tree cannot be an image.
 #[derive(Debug, thiserror::Error)]

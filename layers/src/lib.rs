@@ -6,6 +6,7 @@ mod entry;
 mod erofs;
 mod merge;
 mod path;
+mod stub;
 #[cfg(test)]
 mod testing;
 mod tree;
@@ -15,4 +16,5 @@ pub use entry::{Content, Entry, Kind, Metadata, clean_mode, xattr_allowed};
 pub use erofs::{ImageError, ImageStats, ReadError, read_image, write_image};
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
+pub use stub::{StubError, StubStats, write_stubs};
 pub use tree::{Tree, TreeBuilder, TreeError};

@@ -56,7 +56,14 @@ pub(crate) fn described(entries: impl IntoIterator<Item = (Vec<u8>, Kind)>) -> T
     merge([&builder.finish().expect("a tree of a test")])
 }
 
-/// Whatever is awkward and still allowed; contents are below `objects` when given.
+/// The contents of the files of [`awkward`].
+pub(crate) fn contents() -> impl Iterator<Item = &'static [u8]> {
+    let contents = "plain content|linked|not UTF-8|a long name|deep|no permissions|sorts before `.`|\
+        sorts between `.` and `..`|before 1970|after 2106|an owner over 16 bits|two|many";
+    contents.split('|').map(str::as_bytes)
+}
+
+/// Whatever is awkward and still allowed.
 pub(crate) fn awkward() -> Tree {
     let with = |mode, uid, mtime, xattrs: &[(&str, Vec<u8>)]| Metadata {
         uid,
