@@ -1,12 +1,18 @@
 //! File trees as canonical bytes and back.
+//!
+//! A [`Tree`] is what a layer says about the paths below it; [`Tree::encode`] gives the bytes that are its
+//! identity. Trees come from directories and uppers ([`scan`]), wheels, git commits and tar archives; [`merge`]
+//! puts a stack of them together; [`write_image`] and [`write_stubs`] make the result mountable.
 #![forbid(unsafe_code)]
 
 mod encoding;
 mod entry;
+mod erofs;
 mod git;
 mod merge;
 mod path;
 mod scan;
+mod stub;
 mod tar;
 #[cfg(test)]
 mod testing;
@@ -15,12 +21,14 @@ mod wheel;
 
 pub use encoding::DecodeError;
 pub use entry::{Content, Entry, Kind, Metadata, Xattr, clean_mode, xattr_allowed};
+pub use erofs::{ImageError, ImageStats, ReadError, read_image, write_image};
 pub use git::{
     CommitTree, GIT_LAYER_VERSION, GitError, GitObject, GitObjectKind, GitSource, Oid, commit_tree,
 };
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, scan};
+pub use stub::{StubError, StubStats, write_stubs};
 pub use tar::{TarError, TarOptions, tar_tree};
 pub use tree::{Tree, TreeBuilder, TreeError};
 pub use wheel::{WHEEL_LAYER_VERSION, WHEEL_MTIME, WheelError, WheelTarget, wheel_tree};
