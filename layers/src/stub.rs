@@ -12,17 +12,18 @@
 //! second stub. overlayfs shows the inode number of the stub, so two names with one number would be hardlinks
 //! of each other, which they are not. Files that are hardlinked in the tree share a stub outside the pool.
 //! `st_nlink` thus counts the trees that share the stub, as it counts the names in a store of hardlinks;
-//! whoever looks for hardlinks compares `st_ino`, as tar and rsync do.
+//! whoever looks for hardlinks compares `st_ino`, as tar and rsync do. Mount with `index=off`: an index would
+//! follow the links of a stub out of the tree.
 //!
 //! A stub has no data, only metadata in the order in which it was made, so a journal never keeps a pool name
 //! of an incomplete one. A pool file with one link is in no tree and may be removed at any time.
 
+mod plan;
 mod pool;
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -35,7 +36,8 @@ use rustix::io::Errno;
 use crate::entry::{Content, Entry, Kind, Metadata};
 use crate::path::TreePath;
 use crate::tree::Tree;
-use pool::{Key, Pool};
+use plan::{Child, Plan};
+use pool::Pool;
 
 /// Why stubs could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +94,7 @@ pub struct StubStats {
 /// Syncs nothing: the caller writes under a temporary name and renames what is complete. What an error leaves
 /// at `out` is for the caller to remove. Owners, opaque marks and attributes of symlinks are ignored.
 pub fn write_stubs(tree: &Tree, pool: &Path, out: &Path) -> Result<StubStats, StubError> {
-    let plan = plan(tree)?;
+    let plan = Plan::new(tree)?;
     let open = |path: &Path| {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         rustix::fs::open(path, flags, Mode::empty())
@@ -102,25 +104,23 @@ pub fn write_stubs(tree: &Tree, pool: &Path, out: &Path) -> Result<StubStats, St
         made.map_err(|source| StubError::Open { path: path.to_owned(), source })?;
     }
     let (pool_root, root) = (Pool::new(open(pool)?), open(out)?);
-    let at = |entry: &Entry| entry.path.clone();
-    let failed = |path: TreePath| {
-        move |error: Errno| match error {
-            Errno::XDEV => StubError::NoLink { pool: pool.to_owned(), out: out.to_owned() },
-            error => StubError::Make { path, source: error.into() },
-        }
+    let failed = |entry: &Entry, error: Errno| match error {
+        Errno::XDEV => StubError::NoLink { pool: pool.to_owned(), out: out.to_owned() },
+        error => StubError::Make { path: entry.path.clone(), source: error.into() },
     };
 
     // Own directories stay open to us until their children are made, whatever their mode.
-    rustix::fs::chmodat(&root, ".", Mode::RWXU, AtFlags::empty()).map_err(failed(TreePath::root()))?;
+    rustix::fs::chmodat(&root, ".", Mode::RWXU, AtFlags::empty())
+        .map_err(|error| failed(plan.directories[0].entry, error))?;
     for directory in &plan.directories[1..] {
         let path = directory.entry.path.as_path();
-        rustix::fs::mkdirat(&root, path, Mode::RWXU).map_err(failed(at(directory.entry)))?;
+        rustix::fs::mkdirat(&root, path, Mode::RWXU).map_err(|error| failed(directory.entry, error))?;
     }
     let stats = plan.directories.par_iter().map(|directory| {
         let mut stats = StubStats { directories: 1, ..StubStats::default() };
-        let opened = open_below(&root, directory.entry).map_err(failed(at(directory.entry)))?;
+        let opened = open_below(&root, directory.entry).map_err(|error| failed(directory.entry, error))?;
         for child in &directory.children {
-            child.make(&pool_root, &opened, &mut stats).map_err(failed(at(child.entry)))?;
+            child.make(&pool_root, &opened, &mut stats).map_err(|error| failed(child.entry, error))?;
         }
         Ok(stats)
     });
@@ -128,76 +128,13 @@ pub fn write_stubs(tree: &Tree, pool: &Path, out: &Path) -> Result<StubStats, St
     for (entry, first) in plan.hardlinks {
         stats.others += 1;
         let (first, path) = (first.as_path(), entry.path.as_path());
-        rustix::fs::linkat(&root, first, &root, path, AtFlags::empty()).map_err(failed(at(entry)))?;
+        rustix::fs::linkat(&root, first, &root, path, AtFlags::empty())
+            .map_err(|error| failed(entry, error))?;
     }
     for directory in plan.directories.iter().rev() {
-        finish_directory(&root, directory.entry).map_err(failed(at(directory.entry)))?;
+        finish_directory(&root, directory.entry).map_err(|error| failed(directory.entry, error))?;
     }
     Ok(stats)
-}
-
-#[derive(Default)]
-struct Plan<'a> {
-    /// In path order, the root first.
-    directories: Vec<Directory<'a>>,
-    /// Further names, and the first.
-    hardlinks: Vec<(&'a Entry, &'a TreePath)>,
-}
-
-struct Directory<'a> {
-    entry: &'a Entry,
-    children: Vec<Child<'a>>,
-}
-
-/// A file or symlink, with its key if its stub comes from the pool.
-struct Child<'a> {
-    entry: &'a Entry,
-    key: Option<Key>,
-}
-
-fn plan(tree: &Tree) -> Result<Plan<'_>, StubError> {
-    let linked: HashSet<&TreePath> = tree.entries().iter().filter_map(first_name).collect();
-    let mut uses: HashMap<Key, u32> = HashMap::new();
-    let mut plan = Plan::default();
-    // The directories of the path so far: entries come in order, so the parent of each is the last.
-    let mut open: Vec<usize> = vec![];
-    for entry in tree.entries() {
-        while open.last().is_some_and(|&last| !entry.path.starts_with(&plan.directories[last].entry.path)) {
-            open.pop();
-        }
-        let mut key = None;
-        match &entry.kind {
-            Kind::Directory { .. } => {
-                open.push(plan.directories.len());
-                plan.directories.push(Directory { entry, children: vec![] });
-                continue;
-            }
-            Kind::Hardlink { first } => {
-                plan.hardlinks.push((entry, first));
-                continue;
-            }
-            Kind::File { metadata, content: Content::Object(object, _) } if !linked.contains(&entry.path) => {
-                let first = Key::of(*object, metadata);
-                let earlier = uses.entry(first).or_default();
-                key = Some(first.numbered(*earlier));
-                *earlier += 1;
-            }
-            Kind::File { .. } | Kind::Symlink { .. } => {}
-            Kind::ImpliedDirectory | Kind::Whiteout => {
-                return Err(StubError::NotMerged { path: entry.path.clone(), word: entry.kind.word() });
-            }
-        }
-        let parent = *open.last().expect("a tree has its root first, a directory");
-        plan.directories[parent].children.push(Child { entry, key });
-    }
-    Ok(plan)
-}
-
-fn first_name(entry: &Entry) -> Option<&TreePath> {
-    match &entry.kind {
-        Kind::Hardlink { first } => Some(first),
-        _ => None,
-    }
 }
 
 impl Child<'_> {
@@ -240,7 +177,7 @@ fn make_file(directory: &OwnedFd, name: &[u8], metadata: &Metadata, content: &Co
         |name: &str, value: &[u8]| rustix::fs::fsetxattr(&file, name, value, rustix::fs::XattrFlags::empty());
     if let Content::Object(object, size) = content {
         mark("user.overlay.metacopy", b"")?;
-        mark("user.overlay.redirect", crate::erofs::redirect(*object).as_bytes())?;
+        mark("user.overlay.redirect", &crate::erofs::redirect(*object))?;
         rustix::fs::ftruncate(&file, *size)?;
     }
     finish(&file, metadata)

@@ -9,9 +9,10 @@ use super::format::{
     SLOT, SUPER_MAGIC, SUPER_OFFSET, XATTR_ENTRY, XATTR_HEADER, XATTR_TRUSTED, XATTR_USER, field,
     superblock_checksum,
 };
-use crate::entry::{Content, Kind, Metadata, clean_mode, xattr_allowed};
+use super::xattr::Pair;
+use crate::entry::{Content, Entry, Kind, Metadata, clean_mode, xattr_allowed};
 use crate::path::{PathError, TreePath};
-use crate::tree::{Tree, TreeBuilder, TreeError};
+use crate::tree::Tree;
 
 /// Bytes that are no image of ours, or a damaged one.
 #[derive(Debug, thiserror::Error)]
@@ -30,22 +31,19 @@ pub enum ReadError {
     /// A name is wrong.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The entries form no tree.
-    #[error(transparent)]
-    Tree(#[from] TreeError),
 }
 
 /// Reads an image that [`super::write_image`] wrote.
 pub fn read_image(image: &[u8]) -> Result<Tree, ReadError> {
     let image = Image::open(image)?;
-    let mut builder = TreeBuilder::new();
+    let mut entries = vec![];
     let mut firsts: HashMap<u64, TreePath> = HashMap::new();
     let mut seen: HashSet<u64> = HashSet::new();
     let mut pending = vec![(TreePath::root(), image.root, FT_DIR)];
     while let Some((path, nid, file_type)) = pending.pop() {
         let bad = |what| ReadError::Inode { nid, what };
         if let Some(first) = firsts.get(&nid) {
-            builder.add(path, Kind::Hardlink { first: first.clone() })?;
+            entries.push(Entry { path, kind: Kind::Hardlink { first: first.clone() } });
             continue;
         }
         let inode = image.inode(nid).ok_or_else(|| bad("is cut short"))?;
@@ -69,9 +67,10 @@ pub fn read_image(image: &[u8]) -> Result<Tree, ReadError> {
                 }
             }
         }
-        builder.add(path, kind)?;
+        entries.push(Entry { path, kind });
     }
-    Ok(builder.finish()?)
+    // Each directory was in order, and each file's first name came first: this is path order.
+    Ok(Tree::from_sorted(entries))
 }
 
 struct Image<'a> {
@@ -143,7 +142,7 @@ impl<'a> Image<'a> {
 
     /// Returns what an inode is, and the file type that its directory entries must carry.
     fn kind(&self, inode: &Inode<'a>) -> Result<(Kind, u8), &'static str> {
-        let (xattrs, metacopy, redirect) = self.attributes(inode).ok_or("has damaged extended attributes")?;
+        let (xattrs, redirect) = self.attributes(inode).ok_or("has damaged extended attributes")?;
         let mode = inode.mode & !S_IFMT;
         if clean_mode(mode.into()) != mode {
             return Err("has mode bits beyond permissions");
@@ -153,7 +152,7 @@ impl<'a> Image<'a> {
             S_IFDIR => Ok((Kind::Directory { metadata, opaque: false }, FT_DIR)),
             S_IFREG if inode.size == 0 => Ok((Kind::File { metadata, content: Content::Empty }, FT_REG_FILE)),
             S_IFREG => {
-                let redirect = redirect.filter(|_| metacopy && inode.layout == CHUNK_BASED);
+                let redirect = redirect.filter(|_| inode.layout == CHUNK_BASED);
                 let digits = redirect.and_then(|path| std::str::from_utf8(path).ok());
                 let digits = digits.and_then(|path| path.strip_prefix('/')?.split_once('/'));
                 let object = digits.filter(|(directory, _)| directory.len() == 2);
@@ -169,9 +168,8 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Returns the user attributes, whether there is a metacopy mark, and the redirect.
-    #[expect(clippy::type_complexity, reason = "one caller takes it apart at once")]
-    fn attributes(&self, inode: &Inode<'a>) -> Option<(Vec<(Box<[u8]>, Box<[u8]>)>, bool, Option<&'a [u8]>)> {
+    /// Returns the user attributes, and the redirect if overlayfs would follow it.
+    fn attributes(&self, inode: &Inode<'a>) -> Option<(Vec<Pair>, Option<&'a [u8]>)> {
         let (mut user, mut metacopy, mut redirect) = (vec![], false, None);
         let mut take = |prefix: u8, name: &[u8], value: &'a [u8]| match (prefix, name) {
             (XATTR_TRUSTED, METACOPY) => metacopy = true,
@@ -190,7 +188,7 @@ impl<'a> Image<'a> {
             take(prefix, name, value);
             at = next;
         }
-        let mut xattrs: Vec<(Box<[u8]>, Box<[u8]>)> = vec![];
+        let mut xattrs: Vec<Pair> = vec![];
         for (prefix, name, value) in user {
             let name = [b"user.", &name[..]].concat();
             if prefix != XATTR_USER || !xattr_allowed(&name) {
@@ -199,7 +197,7 @@ impl<'a> Image<'a> {
             xattrs.push((name.into(), value.into()));
         }
         xattrs.sort();
-        Some((xattrs, metacopy, redirect))
+        Some((xattrs, redirect.filter(|_| metacopy)))
     }
 
     /// Returns the content of a directory or symlink.

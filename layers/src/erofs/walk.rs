@@ -8,6 +8,7 @@ use std::path::Path;
 
 use infradev_store::ObjectId;
 
+use super::xattr::Pair;
 use crate::entry::{Kind, Metadata};
 use crate::path::TreePath;
 use crate::tree::Tree;
@@ -86,7 +87,7 @@ fn line(path: &TreePath, metadata: &Metadata, size: u64, rest: &str, first: &Tre
     format!("{path} {rest} {size} as {first} {metadata:?}")
 }
 
-fn xattrs(at: &Path) -> Vec<(Box<[u8]>, Box<[u8]>)> {
+fn xattrs(at: &Path) -> Vec<Pair> {
     let mut names = vec![0; 1 << 16];
     let length = rustix::fs::llistxattr(at, &mut names).unwrap();
     let value = |name: &[u8]| {
@@ -95,7 +96,7 @@ fn xattrs(at: &Path) -> Vec<(Box<[u8]>, Box<[u8]>)> {
         value[..length].into()
     };
     let names = names[..length].split(|&byte| byte == 0).filter(|name| !name.is_empty());
-    let mut xattrs: Vec<(Box<[u8]>, Box<[u8]>)> = names.map(|name| (name.into(), value(name))).collect();
+    let mut xattrs: Vec<Pair> = names.map(|name| (name.into(), value(name))).collect();
     xattrs.sort();
     xattrs
 }

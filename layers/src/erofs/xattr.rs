@@ -15,7 +15,8 @@ const MAX_SHARED: usize = 255;
 /// The most bytes of attributes behind an inode: `i_xattr_icount` counts words in 16 bits.
 const MAX_INLINE: usize = XATTR_HEADER + 4 * (u16::MAX as usize - 1);
 
-type Pair = (Box<[u8]>, Box<[u8]>);
+/// Full name and value.
+pub(super) type Pair = (Box<[u8]>, Box<[u8]>);
 
 /// The attributes of one inode: references to shared ones, and those beyond the 255th, which stand inline.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +56,7 @@ impl<'a> Xattrs<'a> {
             let redirect = *self
                 .objects
                 .entry(object)
-                .or_insert_with(|| append(bytes, XATTR_TRUSTED, REDIRECT, redirect(object).as_bytes()));
+                .or_insert_with(|| append(bytes, XATTR_TRUSTED, REDIRECT, &redirect(object)));
             self.references.extend([metacopy, redirect]);
         }
         let room = MAX_SHARED - (self.references.len() - start);
@@ -122,9 +123,15 @@ impl Attributes<'_> {
 }
 
 /// Returns the path of an object below the objects directory, as overlayfs wants it: absolute.
-pub(crate) fn redirect(object: ObjectId) -> String {
-    let digits = object.to_hex();
-    format!("/{}/{}", &digits[..2], &digits[2..])
+pub(crate) fn redirect(object: ObjectId) -> [u8; 66] {
+    let mut path = [b'/'; 66];
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+    for (number, &byte) in object.as_bytes().iter().enumerate() {
+        // After the first slash, and from the second byte on after the second.
+        let at = 1 + 2 * number + usize::from(number > 0);
+        (path[at], path[at + 1]) = (digit(byte >> 4), digit(byte & 15));
+    }
+    path
 }
 
 fn entry_size(name: usize, value: usize) -> usize {

@@ -14,9 +14,10 @@ use crate::entry::Metadata;
 pub(super) struct Key(blake3::Hash);
 
 impl Key {
-    pub(super) fn of(object: ObjectId, metadata: &Metadata) -> Self {
+    pub(super) fn of(object: ObjectId, size: u64, metadata: &Metadata) -> Self {
         let mut hasher = blake3::Hasher::new_derive_key("infradev stub v1");
         hasher.update(object.as_bytes());
+        hasher.update(&size.to_le_bytes());
         hasher.update(&metadata.mode.to_le_bytes());
         hasher.update(&metadata.mtime.to_le_bytes());
         for bytes in metadata.xattrs.iter().flat_map(|(name, value)| [name, value]) {

@@ -1,3 +1,5 @@
+#![expect(clippy::print_stderr, reason = "a skipped test says why")]
+
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
@@ -9,7 +11,7 @@ use crate::erofs::walk::{assert_same, expected, walk};
 use crate::merge::merge;
 use crate::testing::{file, path, tree};
 
-/// What a tree of stubs shows without a mount: its own marks among the attributes, and no contents.
+/// Number and links.
 fn inode(root: &Path, name: &str) -> (u64, u64) {
     let found = fs::symlink_metadata(root.join(name)).unwrap();
     (found.ino(), found.nlink())
@@ -47,6 +49,26 @@ fn hardlinked_files_share_a_stub_that_no_other_tree_has() {
     assert_eq!(inode(&one, "a"), inode(&one, "b"));
     assert_ne!(inode(&one, "a").0, inode(&two, "a").0);
     assert_eq!((inode(&one, "c"), inode(&one, "a").1), (inode(&two, "c"), 2));
+}
+
+#[test]
+fn trees_may_be_written_to_one_pool_at_once() {
+    let directory = real_directory();
+    let many = awkward();
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (root, many) = (directory.path(), &many);
+            scope.spawn(move || write_stubs(many, &root.join("p"), &root.join(number.to_string())).unwrap());
+        }
+    });
+    let last = write_stubs(&many, &directory.path().join("p"), &directory.path().join("last")).unwrap();
+    assert_eq!(last.new_stubs, 1, "only the hardlinked file is not from the pool");
+    remove(&directory);
+}
+
+/// Removes what its owner may not enter.
+fn remove(directory: &tempfile::TempDir) {
+    let _ = Command::new("chmod").args(["-R", "u+rwx"]).arg(directory.path()).output();
 }
 
 #[test]
@@ -103,8 +125,8 @@ fn privileged_a_user_namespace_shows_the_tree() {
     for turn in ["first", "second"] {
         let stubs = root.join(turn);
         write_stubs(&tree, &root.join("pool"), &stubs).unwrap();
-        for name in ["upper", "work", "merged"] {
-            fs::create_dir_all(root.join(turn.to_owned() + name)).unwrap();
+        for name in ["upper", "work"] {
+            fs::create_dir(root.join(turn.to_owned() + name)).unwrap();
         }
     }
     for turn in ["first", "second"] {
@@ -116,19 +138,18 @@ fn privileged_a_user_namespace_shows_the_tree() {
             root.display(),
             std::env::current_exe().unwrap().display(),
         );
-        let run = Command::new("unshare").args(["-Urm", "sh", "-c", &script]).output();
-        let run = match run {
-            Ok(run) if run.status.success() => run,
-            Ok(run) if run.status.code() == Some(9) || !root.join("merged").exists() => {
-                eprintln!("skipped: no such mount here: {}", String::from_utf8_lossy(&run.stderr));
-                return;
-            }
-            other => panic!("{other:?}"),
-        };
-        assert!(run.status.success());
+        // Nine if the mount is refused; no directory if the namespace is.
+        let run = Command::new("unshare").args(["-Urm", "sh", "-c", &script]).output().unwrap();
+        let said = String::from_utf8_lossy(&[run.stdout, run.stderr].concat()).into_owned();
+        if run.status.code() == Some(9) || !root.join("merged").exists() {
+            eprintln!("skipped: this kernel refuses the namespace or the mount: {said}");
+            return;
+        }
+        assert!(run.status.success(), "{said}");
         let shown = fs::read_to_string(root.join("lines")).unwrap();
         let shown: Vec<String> = shown.split('\u{1}').map(str::to_owned).collect();
         // The root is the upper's own directory.
         assert_same(&shown[1..], &expected(&tree, Some(0))[1..]);
     }
+    remove(&directory);
 }
