@@ -1,1 +1,3 @@
-//! The shell.
+//! The shell around the libraries: terminal, network, kernel.
+
+pub mod env;

@@ -260,3 +260,15 @@ fn read(id: &str, file: &File) -> Result<LiveLease, String> {
     }
     Ok(lease)
 }
+
+impl Store {
+    /// Whether the lease of this id is held by a live process.
+    pub fn is_lease_alive(&self, id: &str) -> Result<bool> {
+        let path = self.layout().lease(id);
+        match File::open(&path) {
+            Ok(file) => Ok(flock(&file, FlockOperation::NonBlockingLockShared).is_err()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+            Err(error) => Err(error).at("open", &path),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The inside of a run: the stage that enters new namespaces, and process 1 behind it.
+//!
+//! Both are this program, started anew, and stay single-threaded: new user namespaces are refused to processes
+//! with threads. They speak only through the notice pipe.
+
+mod init;
+mod root;
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::process::{Command, Stdio};
+
+use oci_spec::runtime::{LinuxNamespaceType, Spec};
+use rustix::process::Signal;
+use rustix::thread::UnshareFlags;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use super::launch::{INIT, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
+use super::namespace;
+use super::plan::Mapping;
+
+/// A failed step, in the words of [`Notice::Failed`].
+struct Failure {
+    action: String,
+    cause: String,
+}
+
+impl Failure {
+    fn new(action: impl Into<String>, cause: impl std::fmt::Display) -> Self {
+        Self { action: action.into(), cause: cause.to_string() }
+    }
+}
+
+/// Adds what was being done to an error.
+trait While<T> {
+    fn during(self, action: &str) -> Result<T, Failure>;
+}
+
+impl<T, E: std::fmt::Display> While<T> for Result<T, E> {
+    fn during(self, action: &str) -> Result<T, Failure> {
+        self.map_err(|error| Failure::new(action, error))
+    }
+}
+
+/// The status of a run whose surroundings failed; the command's own statuses pass through.
+const FAILED: i32 = 125;
+
+/// Runs as a stage if the command line says so; returns its exit status, `None` for an ordinary command line.
+///
+/// Must come first in `main`, before any thread.
+pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
+    let (word, rest) = arguments.get(1..)?.split_first()?;
+    match word.as_str() {
+        STAGE => Some(with_pipe(rest, stage)),
+        INIT => Some(with_pipe(rest, init::init)),
+        USER_NAMESPACE => Some(lend_user_namespace()),
+        _ => None,
+    }
+}
+
+/// The descriptors that a stage gets from its parent.
+struct Inherited {
+    plan: File,
+    notices: OwnedFd,
+    /// The user namespace to enter at last; for runs by root.
+    user_namespace: Option<OwnedFd>,
+}
+
+impl Inherited {
+    fn read_plan(&self) -> Result<LaunchPlan, Failure> {
+        let length = self.plan.metadata().during("read the plan")?.len();
+        let mut text = vec![0; length as usize];
+        self.plan.read_exact_at(&mut text, 0).during("read the plan")?;
+        serde_json::from_slice(&text).during("read the plan")
+    }
+
+    fn tell(&self, notice: &Notice) {
+        let mut line = serde_json::to_vec(notice).expect("plain data");
+        line.push(b'\n');
+        // Whoever listened is gone if this fails, and this process is about to be killed.
+        let _nobody_listens = rustix::io::write(&self.notices, &line);
+    }
+}
+
+fn with_pipe(numbers: &[String], run: fn(&Inherited) -> Result<i32, Failure>) -> i32 {
+    let descriptor =
+        |at: usize| numbers.get(at).and_then(|number| number.parse().ok()).map(namespace::inherited);
+    let (Some(Ok(plan)), Some(Ok(notices))) = (descriptor(0), descriptor(1)) else { return FAILED };
+    let user_namespace = descriptor(2).and_then(Result::ok);
+    let inherited = Inherited { plan: plan.into(), notices, user_namespace };
+    run(&inherited).unwrap_or_else(|Failure { action, cause }| {
+        inherited.tell(&Notice::Failed { action, cause });
+        FAILED
+    })
+}
+
+/// Enters the namespaces that the plan asks for, starts process 1 in them, and waits for it.
+fn stage(inherited: &Inherited) -> Result<i32, Failure> {
+    let plan = inherited.read_plan()?;
+    if plan.detached {
+        rustix::process::setsid().during("leave the session")?;
+    } else {
+        die_with_parent()?;
+    }
+    let user_namespace = match plan.mapping {
+        Mapping::Range(first) => Some(borrow_user_namespace(first)?),
+        Mapping::Host | Mapping::Caller { .. } => None,
+    };
+    let mut flags = UnshareFlags::empty();
+    for kind in namespaces(&plan.spec) {
+        flags |= match kind {
+            LinuxNamespaceType::Mount => UnshareFlags::NEWNS,
+            LinuxNamespaceType::Pid => UnshareFlags::NEWPID,
+            LinuxNamespaceType::Ipc => UnshareFlags::NEWIPC,
+            LinuxNamespaceType::Uts => UnshareFlags::NEWUTS,
+            LinuxNamespaceType::Network => UnshareFlags::NEWNET,
+            // With a range, process 1 enters it at last: it needs the host's privileges to mount.
+            LinuxNamespaceType::User if user_namespace.is_none() => UnshareFlags::NEWUSER,
+            _ => UnshareFlags::empty(),
+        };
+    }
+    namespace::unshare(flags).during("create namespaces")?;
+    if let Mapping::Caller { uid, gid } = plan.mapping {
+        fs::write("/proc/self/setgroups", "deny").during("map user ids")?;
+        fs::write("/proc/self/uid_map", format!("0 {uid} 1")).during("map user ids")?;
+        fs::write("/proc/self/gid_map", format!("0 {gid} 1")).during("map user ids")?;
+    }
+    let descriptors = [
+        Some(inherited.plan.as_fd()),
+        Some(inherited.notices.as_fd()),
+        user_namespace.as_ref().map(AsFd::as_fd),
+    ];
+    let mut command = Command::new("/proc/self/exe");
+    command.arg(INIT);
+    for fd in descriptors.into_iter().flatten() {
+        rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).during("hand over descriptors")?;
+        command.arg(fd.as_raw_fd().to_string());
+    }
+    // Process 1 forwards signals by itself; those of a terminal reach the command without any help.
+    let mut signals =
+        signal_hook::iterator::Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT]).during("handle signals")?;
+    let mut child = command.spawn().during("start process 1")?;
+    let pid = rustix::process::Pid::from_child(&child);
+    std::thread::spawn(move || {
+        for signal in signals.forever() {
+            if let Some(signal) = Signal::from_named_raw(signal) {
+                let _it_may_have_ended = rustix::process::kill_process(pid, signal);
+            }
+        }
+    });
+    let status = child.wait().during("wait for process 1")?;
+    Ok(status.code().unwrap_or(FAILED))
+}
+
+fn namespaces(spec: &Spec) -> Vec<LinuxNamespaceType> {
+    let linux = spec.linux().as_ref();
+    linux
+        .and_then(|linux| linux.namespaces().as_ref())
+        .into_iter()
+        .flatten()
+        .map(|namespace| namespace.typ())
+        .collect()
+}
+
+/// Asks the kernel to kill this process when its parent dies.
+fn die_with_parent() -> Result<(), Failure> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("follow the parent process")
+}
+
+/// Returns a user namespace in which 0 to 65535 are the ids from `first` on.
+///
+/// A namespace is made by a process that enters it, so a helper does, and leaves once it is mapped and open here.
+fn borrow_user_namespace(first: u32) -> Result<OwnedFd, Failure> {
+    const ACTION: &str = "create a user namespace";
+    let mut helper = Command::new("/proc/self/exe")
+        .arg(USER_NAMESPACE)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .during(ACTION)?;
+    let mut ready = [0; 1];
+    let told = helper.stdout.as_mut().map(|output| output.read_exact(&mut ready));
+    if !matches!((told, ready), (Some(Ok(())), [b'.'])) {
+        return Err(Failure::new(ACTION, "the kernel refuses them (user.max_user_namespaces, AppArmor)"));
+    }
+    let process = format!("/proc/{}", helper.id());
+    let row = format!("0 {first} {}", Mapping::RANGE_LENGTH);
+    fs::write(format!("{process}/uid_map"), &row).during("map user ids")?;
+    fs::write(format!("{process}/gid_map"), &row).during("map group ids")?;
+    let namespace = File::open(format!("{process}/ns/user")).during(ACTION)?;
+    let _ended_by_its_input = helper.kill();
+    let _nothing_to_learn = helper.wait();
+    Ok(namespace.into())
+}
+
+/// The helper's side: enters a new user namespace, says so, and waits to be ended.
+fn lend_user_namespace() -> i32 {
+    if namespace::unshare(UnshareFlags::NEWUSER).is_err() {
+        return FAILED;
+    }
+    let told = io::stdout().write_all(b".").and_then(|()| io::stdout().flush());
+    let _until_the_parent_is_done = told.and_then(|()| io::stdin().read(&mut [0]));
+    0
+}

@@ -1,0 +1,225 @@
+//! Environments on disk: `envs/<name>` with its state, upper and work directories.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use infradev_store::{LayerId, Lease, Lock, Stack, Store, read_json, remove_tree};
+use serde::{Deserialize, Serialize};
+
+use super::mount::{BackEnd, Overlay, Upper};
+use super::plan::Mapping;
+
+/// What an environment is: the content of its `state.json`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct EnvironmentState {
+    /// The version of this file's form.
+    pub schema: u32,
+    /// The stack, lowest first; what garbage collection reads.
+    pub layers: Vec<LayerId>,
+    /// The task and variant it was made for, such as `verl/3567@cpu`.
+    pub task: String,
+    /// How it is mounted.
+    pub back_end: BackEnd,
+    /// How user ids are mapped, fixed at creation.
+    pub mapping: Mapping,
+    /// Variables of every command in it.
+    pub variables: std::collections::BTreeMap<String, String>,
+    /// Where commands start.
+    pub directory: PathBuf,
+    /// Whether the directories of the host are shown below the stack.
+    pub host_base: bool,
+    /// The lease of the command that discards it at its end; `None` if it is kept.
+    pub discarded_with: Option<String>,
+    /// Seconds since 1970.
+    pub created: u64,
+}
+
+impl EnvironmentState {
+    /// Returns the stack.
+    pub fn stack(&self) -> Stack {
+        Stack { layers: self.layers.clone() }
+    }
+}
+
+/// An environment that cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EnvironmentError {
+    /// The name cannot name a directory.
+    #[error("`{0}` cannot name an environment: use letters, digits, `.`, `_` and `-`")]
+    Name(String),
+    /// There is one of this name.
+    #[error("the environment `{0}` exists already")]
+    Exists(String),
+    /// There is none of this name.
+    #[error("there is no environment `{0}`")]
+    Absent(String),
+    /// Another command uses it.
+    #[error("the environment `{0}` is in use by another command")]
+    Busy(String),
+    /// A file of it could not be written or read.
+    #[error("cannot {action} {}", .path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] infradev_store::Error),
+}
+
+/// An environment of a store.
+#[derive(Debug)]
+pub struct Environment {
+    /// Its name.
+    pub name: String,
+    /// Its directory.
+    pub path: PathBuf,
+    /// What it is.
+    pub state: EnvironmentState,
+}
+
+impl Environment {
+    /// Makes an environment. The caller's lease holds the layers until the state is written, and no longer.
+    pub fn create(store: &Store, name: &str, state: EnvironmentState) -> Result<Self, EnvironmentError> {
+        check_name(name)?;
+        let path = store.layout().environments().join(name);
+        let io = |action, path: &Path| {
+            let path = path.to_owned();
+            move |source| EnvironmentError::Io { action, path, source }
+        };
+        match DirBuilder::new().mode(0o755).create(&path) {
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                if path.join("state.json").exists() {
+                    return Err(EnvironmentError::Exists(name.to_owned()));
+                }
+                // A creation that was killed before it wrote its state.
+                remove_tree(&path)?;
+                DirBuilder::new().mode(0o755).create(&path).map_err(io("create", &path))?;
+            }
+            other => other.map_err(io("create", &path))?,
+        }
+        for below in ["upper", "work", "merged"] {
+            let below = path.join(below);
+            DirBuilder::new().mode(0o755).create(&below).map_err(io("create", &below))?;
+        }
+        if let Mapping::Range(first) = state.mapping {
+            for below in ["upper", "work"] {
+                let below = path.join(below);
+                std::os::unix::fs::chown(&below, Some(first), Some(first))
+                    .map_err(io("change the owner of", &below))?;
+            }
+        }
+        // Not synced: after a power cut, an environment of the last seconds is gone, and nothing else.
+        let file = path.join("state.json");
+        let temporary = path.join(".state.json");
+        let text = serde_json::to_vec_pretty(&state).expect("plain data");
+        fs::write(&temporary, text).map_err(io("write", &temporary))?;
+        fs::rename(&temporary, &file).map_err(io("write", &file))?;
+        Ok(Self { name: name.to_owned(), path, state })
+    }
+
+    /// Finds an environment by name.
+    pub fn open(store: &Store, name: &str) -> Result<Self, EnvironmentError> {
+        let path = store.layout().environments().join(name);
+        let state = check_name(name).ok().and_then(|()| read_json(&path.join("state.json")).transpose());
+        match state.transpose()? {
+            Some(state) => Ok(Self { name: name.to_owned(), path, state }),
+            None => Err(EnvironmentError::Absent(name.to_owned())),
+        }
+    }
+
+    /// Lists all environments by name.
+    pub fn all(store: &Store) -> Result<Vec<Self>, EnvironmentError> {
+        let directory = store.layout().environments();
+        let entries = match fs::read_dir(&directory) {
+            Ok(entries) => entries,
+            Err(source) => return Err(EnvironmentError::Io { action: "list", path: directory, source }),
+        };
+        let mut names: Vec<String> =
+            entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        let mut all = vec![];
+        for name in names {
+            match Self::open(store, &name) {
+                Ok(environment) => all.push(environment),
+                Err(EnvironmentError::Absent(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Takes the environment for one mount at a time: two mounts of one upper are undefined in overlayfs.
+    pub fn lock(&self) -> Result<Lock, EnvironmentError> {
+        Lock::attempt(&self.path.join("lock"))?.ok_or_else(|| EnvironmentError::Busy(self.name.clone()))
+    }
+
+    /// Where it is mounted on the host.
+    pub fn merged(&self) -> PathBuf {
+        self.path.join("merged")
+    }
+
+    /// What was written in it.
+    pub fn upper(&self) -> PathBuf {
+        self.path.join("upper")
+    }
+
+    /// Describes its mount; `metadata` is the image or stub tree of its stack.
+    pub fn overlay(&self, store: &Store, metadata: PathBuf) -> Overlay {
+        Overlay {
+            back_end: self.state.back_end,
+            metadata,
+            objects: store.layout().objects(),
+            upper: Some(Upper { upper: self.upper(), work: self.path.join("work") }),
+        }
+    }
+
+    /// Whether it is mounted for the host.
+    pub fn is_mounted(&self) -> bool {
+        let device = |path: &Path| {
+            fs::metadata(path).map(|metadata| std::os::unix::fs::MetadataExt::dev(&metadata)).ok()
+        };
+        device(&self.merged()) != device(&self.path)
+    }
+
+    /// Deletes it. The caller has unmounted it and holds its lock.
+    pub fn remove(self) -> Result<(), EnvironmentError> {
+        // The state last: a removal that was killed can be repeated, and the layers stay until the upper is gone.
+        for below in ["upper", "work", "merged", "state.json", "lock"] {
+            remove_tree(&self.path.join(below))?;
+        }
+        Ok(remove_tree(&self.path)?)
+    }
+}
+
+fn check_name(name: &str) -> Result<(), EnvironmentError> {
+    let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '.' | '_' | '-');
+    if name.is_empty() || name.len() > 100 || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(EnvironmentError::Name(name.to_owned()));
+    }
+    Ok(())
+}
+
+/// Removes the environments of commands that died before they could.
+pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
+    for environment in Environment::all(store)? {
+        if let Some(lease) = &environment.state.discarded_with
+            && !store.is_lease_alive(lease)?
+            && let Ok(_lock) = environment.lock()
+        {
+            environment.remove()?;
+        }
+    }
+    Ok(())
+}
+
+/// Names an environment that is discarded with `lease`.
+pub fn discarded_name(lease: &Lease) -> String {
+    format!("run-{}", lease.id())
+}
