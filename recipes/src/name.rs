@@ -12,7 +12,9 @@ pub struct DistributionName(String);
 
 /// A string that cannot name a distribution.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a distribution name: expected letters, digits, `-`, `_` and `.`, with a letter or digit at both ends")]
+#[error(
+    "`{0}` is not a distribution name: expected letters, digits, `-`, `_` and `.`, with a letter or digit at both ends"
+)]
 pub struct DistributionNameError(pub String);
 
 impl DistributionName {

@@ -14,7 +14,8 @@ pub(crate) fn find_cycle(steps: &[BuildStep]) -> Option<Vec<String>> {
 /// Fails with the names along a cycle.
 pub(crate) fn sort(steps: &[BuildStep]) -> Result<Vec<usize>, Vec<String>> {
     let by_name = steps.iter().enumerate().map(|(index, step)| (step.name.as_str(), index)).collect();
-    let mut walk = Walk { steps, by_name, done: vec![false; steps.len()], path: Vec::new(), order: Vec::new() };
+    let mut walk =
+        Walk { steps, by_name, done: vec![false; steps.len()], path: Vec::new(), order: Vec::new() };
     for index in 0..steps.len() {
         walk.visit(index)?;
     }

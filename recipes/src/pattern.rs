@@ -26,10 +26,8 @@ impl Pattern {
     /// Compiles `text`.
     pub fn new(text: &str) -> Result<Self, PatternError> {
         let glob = GlobBuilder::new(text).literal_separator(true).backslash_escape(true).build();
-        let glob = glob.map_err(|error| PatternError {
-            pattern: text.to_owned(),
-            reason: error.kind().to_string(),
-        })?;
+        let glob = glob
+            .map_err(|error| PatternError { pattern: text.to_owned(), reason: error.kind().to_string() })?;
         Ok(Self { text: text.to_owned(), matcher: glob.compile_matcher() })
     }
 

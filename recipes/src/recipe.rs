@@ -202,6 +202,8 @@ pub enum Origin {
     Sdist {
         /// The distribution.
         name: DistributionName,
+        /// The release.
+        version: String,
         /// What its bytes hash to.
         sha256: String,
     },

@@ -68,11 +68,11 @@ pub fn select(tasks: &[TaskName], selector: &str) -> Result<Vec<TaskName>, Selec
         }
     }
     if selector.contains(['*', '?', '[', '{']) {
-        let glob = Pattern::new(selector).map_err(|error| SelectError::Glob {
-            selector: selector.to_owned(),
-            reason: error.reason,
-        })?;
-        let chosen = keep(&|task| glob.matches(&task.to_string()) || glob.matches(&task.id) || glob.matches(&task.project));
+        let glob = Pattern::new(selector)
+            .map_err(|error| SelectError::Glob { selector: selector.to_owned(), reason: error.reason })?;
+        let chosen = keep(&|task| {
+            glob.matches(&task.to_string()) || glob.matches(&task.id) || glob.matches(&task.project)
+        });
         if !chosen.is_empty() {
             return Ok(chosen);
         }

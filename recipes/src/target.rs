@@ -74,9 +74,7 @@ impl FromStr for PythonVersion {
         let minor = text.strip_prefix("3.").filter(|minor| minor.bytes().all(|b| b.is_ascii_digit()));
         let minor = minor.filter(|minor| *minor == "0" || !minor.starts_with('0'));
         let minor = minor.and_then(|minor| minor.parse().ok());
-        minor
-            .map(|minor| Self { major: 3, minor })
-            .ok_or_else(|| PythonVersionError(text.to_owned()))
+        minor.map(|minor| Self { major: 3, minor }).ok_or_else(|| PythonVersionError(text.to_owned()))
     }
 }
 
@@ -109,4 +107,11 @@ pub struct Target {
     pub architecture: Architecture,
     /// The version of glibc in the base, such as `(2, 36)`.
     pub glibc: (u16, u16),
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.glibc;
+        write!(f, "{} on {} with glibc {major}.{minor}", self.python.tag(), self.architecture)
+    }
 }

@@ -95,7 +95,8 @@ fn read_variant(fields: &mut Fields<'_>) -> Option<Variant> {
     fields.close();
     let (base, (python, item)) = (base?, python?);
     if let (Base::Debian { .. }, Python::Base { version: None }) = (&base, &python) {
-        return item.fail("`version`, such as \"3.11\"", "no such key; only the host is asked for its version");
+        return item
+            .fail("`version`, such as \"3.11\"", "no such key; only the host is asked for its version");
     }
     Some(Variant { base, python, env: env?, requirements: requirements?, lock: lock? })
 }
@@ -112,14 +113,20 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
         if digest.is_some_and(|digest| super::is_hexadecimal(digest, 64)) {
             return Some(Base::Image { reference });
         }
-        item.fail_with_hint("an image by digest", format!("`{reference}`"), "write `name@sha256:` and 64 digits; a tag can move")
+        item.fail_with_hint(
+            "an image by digest",
+            format!("`{reference}`"),
+            "write `name@sha256:` and 64 digits; a tag can move",
+        )
     });
     let rootfs = fields.optional("rootfs", |item| item.line().map(|path| Base::Rootfs { path }));
     fields.close();
     let mut given: Vec<Base> = [debian?, host?, image?, rootfs?].into_iter().flatten().collect();
     match given.len() {
         1 => given.pop(),
-        count => fields.fail("exactly one of `debian`, `host`, `image` and `rootfs`", format!("{count} of them")),
+        count => {
+            fields.fail("exactly one of `debian`, `host`, `image` and `rootfs`", format!("{count} of them"))
+        }
     }
 }
 
@@ -128,7 +135,11 @@ fn read_debian(fields: &mut Fields<'_>) -> Option<Base> {
     let packages = fields.defaulted("packages", |item| {
         item.distinct(|item| {
             let name = item.string()?;
-            if is_debian_name(&name) { Some(name) } else { item.fail("the name of a Debian package", format!("`{name}`")) }
+            if is_debian_name(&name) {
+                Some(name)
+            } else {
+                item.fail("the name of a Debian package", format!("`{name}`"))
+            }
         })
     });
     fields.close();
@@ -153,7 +164,9 @@ fn read_python(fields: &mut Fields<'_>) -> Option<Python> {
     match (from?, version?, url?, sha256?) {
         (Some(()), version, None, None) => Some(Python::Base { version }),
         (None, None, Some(url), Some(sha256)) => Some(Python::Standalone { url, sha256 }),
-        _ => fields.fail("`from = \"base\"` with `version`, or `url` with `sha256`", "another choice of keys"),
+        _ => {
+            fields.fail("`from = \"base\"` with `version`, or `url` with `sha256`", "another choice of keys")
+        }
     }
 }
 
@@ -166,7 +179,11 @@ pub(super) fn read_requirements(fields: &mut Fields<'_>) -> Option<Requirements>
 }
 
 /// Reads `[[files]]`, of a project or a task.
-pub(super) fn read_files(item: &Item<'_>, workspace: &str, source: ReadSource<'_>) -> Option<Vec<GeneratedFile>> {
+pub(super) fn read_files(
+    item: &Item<'_>,
+    workspace: &str,
+    source: ReadSource<'_>,
+) -> Option<Vec<GeneratedFile>> {
     let files = item.list(|item| read_file(item, workspace, source))?;
     let mut paths = BTreeSet::new();
     match files.iter().find(|file| !paths.insert(&file.path)) {
@@ -182,7 +199,8 @@ fn read_file(item: &Item<'_>, workspace: &str, source: ReadSource<'_>) -> Option
         let text = fields.optional("text", Item::string);
         let copied = fields.optional("source", |item| {
             let relative = item.relative_path()?;
-            source(&relative).or_else(|| item.fail("a file beside the document", format!("no file at `{relative}`")))
+            source(&relative)
+                .or_else(|| item.fail("a file beside the document", format!("no file at `{relative}`")))
         });
         fields.close();
         let content = match (text?, copied?) {

@@ -165,10 +165,7 @@ impl<'a> Item<'a> {
     }
 
     /// Reads a table with free keys: each key as text with its value by `read`.
-    pub(crate) fn entries<T>(
-        &self,
-        read: impl Fn(&str, &Item<'a>) -> Option<T>,
-    ) -> Option<Vec<(String, T)>> {
+    pub(crate) fn entries<T>(&self, read: impl Fn(&str, &Item<'a>) -> Option<T>) -> Option<Vec<(String, T)>> {
         let DeValue::Table(table) = self.value else {
             return self.wrong_type("a table");
         };

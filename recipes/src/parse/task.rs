@@ -37,7 +37,8 @@ fn read_task(fields: &mut Fields<'_>, project: &Project, source: ReadSource<'_>)
         })
     });
     let from_commit = !matches!(&tree, Some(Source { origin: Origin::Sdist { .. }, .. }));
-    let tests = fields.optional("tests", |item| item.table(|fields| read_tests(fields, &workspace, from_commit)));
+    let tests =
+        fields.optional("tests", |item| item.table(|fields| read_tests(fields, &workspace, from_commit)));
     fields.close();
     schema?;
     Some(Task {
@@ -69,8 +70,7 @@ fn read_source(fields: &mut Fields<'_>, project: &Project) -> Option<Source> {
     let (origin, version) = match (commit?, sdist?, version?) {
         (Some(commit), None, Some(version)) => (Origin::Commit(commit), version),
         (Some(_), None, None) => return fields.fail("the key `version`", "no such key"),
-        (None, Some((origin, version)), None) => (origin, version),
-        (None, Some(_), Some(_)) => return fields.fail("`version` inside `sdist` only", "another beside it"),
+        (None, Some((origin, released)), version) => (origin, version.unwrap_or(released)),
         _ => return fields.fail("exactly one of `commit` and `sdist`", "both or neither"),
     };
     let date = date?;
@@ -85,7 +85,8 @@ fn read_sdist(fields: &mut Fields<'_>) -> Option<(Origin, String)> {
     let version = fields.required("version", Item::version);
     let sha256 = fields.required("sha256", Item::sha256);
     fields.close();
-    Some((Origin::Sdist { name: name?, sha256: sha256? }, version?))
+    let version = version?;
+    Some((Origin::Sdist { name: name?, version: version.clone(), sha256: sha256? }, version))
 }
 
 fn read_python(fields: &mut Fields<'_>) -> Option<TaskPython> {

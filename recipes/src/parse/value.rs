@@ -9,7 +9,7 @@ use pep508_rs::{Requirement, VerbatimUrl};
 use super::Item;
 use crate::name::DistributionName;
 use crate::pattern::Pattern;
-use crate::target::PythonVersion;
+use crate::target::{Architecture, PythonVersion};
 use crate::timestamp::Timestamp;
 
 impl<'a> Item<'a> {
@@ -21,7 +21,11 @@ impl<'a> Item<'a> {
     /// Reads a string that says something.
     pub(crate) fn text(&self) -> Option<String> {
         let text = self.string()?;
-        if text.trim().is_empty() { self.fail("a string that is not empty", "an empty one") } else { Some(text) }
+        if text.trim().is_empty() {
+            self.fail("a string that is not empty", "an empty one")
+        } else {
+            Some(text)
+        }
     }
 
     /// Reads one line of text.
@@ -161,7 +165,9 @@ impl<'a> Item<'a> {
         match words.first() {
             None => self.fail("a program and its arguments", "an empty array"),
             Some(program) if program.is_empty() => self.fail("a program", "an empty string"),
-            Some(_) if words.iter().any(|word| word.contains('\0')) => self.fail("words without NUL", "a NUL"),
+            Some(_) if words.iter().any(|word| word.contains('\0')) => {
+                self.fail("words without NUL", "a NUL")
+            }
             Some(_) => Some(words),
         }
     }
@@ -181,7 +187,11 @@ impl<'a> Item<'a> {
     /// Reads the name of an environment variable.
     pub(crate) fn variable_name(&self) -> Option<String> {
         let name = self.string()?;
-        if is_variable_name(&name) { Some(name) } else { self.fail("the name of an environment variable", format!("`{name}`")) }
+        if is_variable_name(&name) {
+            Some(name)
+        } else {
+            self.fail("the name of an environment variable", format!("`{name}`"))
+        }
     }
 
     /// Reads whole seconds, at least one.
@@ -209,6 +219,15 @@ impl<'a> Item<'a> {
             }
             Some(text)
         })
+    }
+}
+
+/// Reads a processor family by the name the kernel has for it.
+pub(crate) fn read_architecture(item: &Item<'_>) -> Option<Architecture> {
+    match item.string()?.as_str() {
+        "x86_64" => Some(Architecture::X86_64),
+        "aarch64" => Some(Architecture::Aarch64),
+        other => item.fail("x86_64 or aarch64", format!("`{other}`")),
     }
 }
 
