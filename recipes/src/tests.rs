@@ -1,5 +1,7 @@
 //! Table-driven tests over `testdata` and the shipped catalog.
 
+mod planning;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +16,8 @@ fn source(relative: &str) -> Option<Vec<u8>> {
 }
 
 fn project() -> Project {
-    let text = fs::read_to_string(folder("testdata/valid/project.full.toml")).expect("the full project is committed");
+    let text = fs::read_to_string(folder("testdata/valid/project.full.toml"))
+        .expect("the full project is committed");
     parse_project("project.full.toml", &text, &source).expect("the full project is valid")
 }
 
@@ -25,6 +28,8 @@ fn parse(name: &str, text: &str) -> Result<(), RecipeErrors> {
         Some("task") => parse_task(name, text, &project(), &source).map(drop),
         Some("probe") => parse_probe(name, "x", text).map(drop),
         Some("mutant") => parse_mutant(name, "x", text).map(drop),
+        Some("pylock") => crate::Pylock::parse(name, text).map(drop),
+        Some("base") => crate::BaseLock::parse(name, text).map(drop),
         _ => panic!("{name} begins with no known kind of document"),
     }
 }
@@ -47,6 +52,36 @@ fn valid_documents_parse() {
         let text = fs::read_to_string(&path).expect("readable");
         if let Err(errors) = parse(&name, &text) {
             panic!("{errors}");
+        }
+    }
+}
+
+/// Whatever a line says instead, the reader answers; it neither panics nor gives up without a reason.
+#[test]
+fn damaged_documents_are_refused_or_read_but_never_a_panic() {
+    for (name, path) in cases("testdata/valid") {
+        let text = fs::read_to_string(&path).expect("readable");
+        let lines: Vec<&str> = text.lines().collect();
+        for (index, line) in lines.iter().enumerate() {
+            let key = line.split_once('=').map_or("", |(key, _)| key);
+            for value in [
+                "",
+                "0",
+                "-1.5",
+                "\"\"",
+                "\"\\u0000/..\"",
+                "[]",
+                "[[{}]]",
+                "{}",
+                "{ x = [1] }",
+                "true",
+                "1979-05-27",
+            ] {
+                let mut damaged = lines.clone();
+                let replacement = if key.is_empty() { value.to_owned() } else { format!("{key}= {value}") };
+                damaged[index] = &replacement;
+                let _ = parse(&name, &damaged.join("\n"));
+            }
         }
     }
 }
