@@ -12,7 +12,7 @@ use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
-use crate::step::StepRecord;
+use crate::action::ActionRecord;
 use crate::{LayerId, StepKey};
 
 /// An open index.
@@ -96,7 +96,7 @@ impl Index {
             let Ok(key) = name.parse::<StepKey>() else { continue };
             let path = self.layout.step(&key);
             let bytes = fs::read(&path).at("read", &path)?;
-            if let Ok(record) = serde_json::from_slice::<StepRecord>(&bytes) {
+            if let Ok(record) = serde_json::from_slice::<ActionRecord>(&bytes) {
                 steps.push(record);
             }
         }
@@ -104,7 +104,7 @@ impl Index {
     }
 
     /// Adds rows in one transaction.
-    pub(crate) fn add(&mut self, layers: &[LayerRow], steps: &[StepRecord]) -> Result<()> {
+    pub(crate) fn add(&mut self, layers: &[LayerRow], steps: &[ActionRecord]) -> Result<()> {
         self.transaction(|transaction| {
             let mut layer_row = transaction.prepare_cached(
                 "INSERT OR REPLACE INTO layer (id, tier, objects, bytes) VALUES (?1, 'hot', ?2, ?3)",
@@ -159,7 +159,7 @@ impl Index {
     }
 
     /// Returns the record of `key`, if the index has it and all its layers.
-    pub(crate) fn step(&self, key: &StepKey) -> Result<Option<StepRecord>> {
+    pub(crate) fn step(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
         const QUERY: &str = "SELECT record FROM step WHERE key = ?1 AND NOT EXISTS \
             (SELECT 1 FROM step_layer WHERE step = ?1 AND layer NOT IN (SELECT id FROM layer))";
         let text: Option<String> = self.ask(|connection| {
@@ -169,7 +169,7 @@ impl Index {
     }
 
     /// Returns every record, newest first, of one kind and label where they are given.
-    pub(crate) fn steps(&self, only: Option<(&str, &str)>) -> Result<Vec<StepRecord>> {
+    pub(crate) fn steps(&self, only: Option<(&str, &str)>) -> Result<Vec<ActionRecord>> {
         let texts: Vec<String> = self.ask(|connection| match only {
             Some((kind, label)) => connection
                 .prepare_cached("SELECT record FROM step WHERE kind = ?1 AND label = ?2 ORDER BY built DESC")?

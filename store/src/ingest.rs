@@ -24,7 +24,7 @@ use crate::error::{Context, Error, Result};
 use crate::index::LayerRow;
 use crate::lock::{Lock, Mode};
 use crate::references;
-use crate::step::StepRecord;
+use crate::action::ActionRecord;
 use crate::{LayerId, Lease, ObjectId, Store};
 
 /// Content up to this many bytes is held in memory and hashed before anything is written, so that known
@@ -48,7 +48,7 @@ pub struct Ingest<'a> {
     staging: PathBuf,
     staged: Mutex<HashMap<ObjectId, PathBuf>>,
     layers: Mutex<Vec<NewLayer>>,
-    steps: Mutex<Vec<StepRecord>>,
+    steps: Mutex<Vec<ActionRecord>>,
     counter: AtomicU64,
     written: AtomicU64,
 }
@@ -153,7 +153,7 @@ impl Ingest<'_> {
     }
 
     /// Records that a step made layers of this batch or of the store.
-    pub fn put_step(&self, record: StepRecord) {
+    pub fn put_step(&self, record: ActionRecord) {
         unpoisoned(&self.steps).push(record);
     }
 

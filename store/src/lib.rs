@@ -4,6 +4,7 @@
 //! no network, prints nothing and reads no environment variable.
 #![forbid(unsafe_code)]
 
+mod action;
 mod digest;
 mod error;
 mod gc;
@@ -16,13 +17,13 @@ mod lock;
 mod open;
 pub mod references;
 mod roots;
-mod step;
 mod trash;
 mod usage;
 mod verify;
 
 use std::sync::MutexGuard;
 
+pub use action::ActionRecord;
 pub use digest::{LayerId, ObjectId, ParseIdError, StackId, StepKey};
 pub use error::{Error, Result};
 pub use gc::{GcDone, GcPlan};
@@ -32,7 +33,6 @@ pub use lease::{Lease, LeaseHeader, LiveLease, remove_tree};
 pub use lock::{Lock, Mode};
 pub use open::{Access, FileSystem, Store};
 pub use roots::{RootKind, Stack, read_json, write_atomically};
-pub use step::StepRecord;
 pub use usage::Usage;
 pub use verify::{Depth, Finding, Progress, Report};
 

@@ -1,7 +1,5 @@
 //! Action records: which step made which layers, and at what cost.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -9,15 +7,15 @@ use crate::{LayerId, StepKey, Store};
 
 /// What a finished step left behind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StepRecord {
+pub struct ActionRecord {
     /// The key that everything which may change the output went into.
     pub key: StepKey,
     /// The kind of step, such as `wheel`.
     pub kind: String,
     /// What it is for people, such as `torch 2.8.0`.
     pub label: String,
-    /// The fields that the key was computed from, for explanations.
-    pub fields: BTreeMap<String, String>,
+    /// What the key was computed from, for explanations; the recipes crate knows its form.
+    pub record: serde_json::Value,
     /// The layers that it made, in stack order.
     pub layers: Vec<LayerId>,
     /// How long it took, in seconds of wall time, downloads included.
@@ -33,17 +31,17 @@ pub struct StepRecord {
 
 impl Store {
     /// Returns the record of `key`, if all its layers are in the store.
-    pub fn step(&self, key: &StepKey) -> Result<Option<StepRecord>> {
+    pub fn step(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
         self.index().step(key)
     }
 
     /// Returns every record, newest first.
-    pub fn steps(&self) -> Result<Vec<StepRecord>> {
+    pub fn steps(&self) -> Result<Vec<ActionRecord>> {
         self.index().steps(None)
     }
 
     /// Returns the records of one kind and label, newest first.
-    pub fn steps_labelled(&self, kind: &str, label: &str) -> Result<Vec<StepRecord>> {
+    pub fn steps_labelled(&self, kind: &str, label: &str) -> Result<Vec<ActionRecord>> {
         self.index().steps(Some((kind, label)))
     }
 }
