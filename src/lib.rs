@@ -1,3 +1,14 @@
 //! The shell around the libraries: terminal, network, kernel.
+//!
+//! `main` hands the command line to [`cli::run`]; each command is a file of `commands`, and works with a
+//! [`session::Session`].
 
+pub mod build;
+pub mod cli;
+mod commands;
+pub mod config;
 pub mod env;
+pub mod error;
+pub mod net;
+pub mod session;
+pub mod ui;

@@ -10,9 +10,9 @@ use std::fs;
 
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
+use crate::action::ActionRecord;
 use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
-use crate::action::ActionRecord;
 use crate::{LayerId, StepKey};
 
 /// An open index.

@@ -20,11 +20,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{RenameFlags, Timespec, Timestamps};
 
+use crate::action::ActionRecord;
 use crate::error::{Context, Error, Result};
 use crate::index::LayerRow;
 use crate::lock::{Lock, Mode};
 use crate::references;
-use crate::action::ActionRecord;
 use crate::{LayerId, Lease, ObjectId, Store};
 
 /// Content up to this many bytes is held in memory and hashed before anything is written, so that known

@@ -1,0 +1,3 @@
+//! The commands, a file for each.
+
+pub(crate) mod env;

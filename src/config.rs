@@ -1,0 +1,215 @@
+//! Configuration: command line over environment over files over defaults. The only reader of the environment.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{CommandError, CommandResult};
+
+/// What a configuration file may say.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct FileConfig {
+    store: Option<PathBuf>,
+    catalogs: Option<Vec<PathBuf>>,
+    index: Option<String>,
+    jobs: Option<usize>,
+    #[serde(default)]
+    mirrors: BTreeMap<String, String>,
+}
+
+/// A value and where it came from.
+#[derive(Debug, Clone, Serialize)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// For `config show --origin`.
+    pub origin: String,
+}
+
+impl<T> Setting<T> {
+    fn new(value: T, origin: impl Into<String>) -> Self {
+        Self { value, origin: origin.into() }
+    }
+}
+
+/// Everything that a command may need to know about its surroundings.
+#[derive(Debug, Clone, Serialize)]
+pub struct Config {
+    /// The store's directory.
+    pub store: Setting<PathBuf>,
+    /// The catalogs, later ones over earlier ones.
+    pub catalogs: Setting<Vec<PathBuf>>,
+    /// The package index, if one is configured.
+    pub index: Option<Setting<String>>,
+    /// Source URLs, and where to fetch from instead.
+    pub mirrors: BTreeMap<String, Setting<String>>,
+    /// How many steps run at once.
+    pub jobs: Setting<usize>,
+    /// Whether the network may be used.
+    pub offline: bool,
+    /// NO_COLOR is set.
+    #[serde(skip)]
+    pub no_color: bool,
+    /// CI is set.
+    #[serde(skip)]
+    pub ci: bool,
+    /// The caller's search path, for tools of the host.
+    #[serde(skip)]
+    pub path: String,
+    /// TERM, for interactive commands.
+    #[serde(skip)]
+    pub term: Option<String>,
+    /// Things that a user should hear about the configuration.
+    #[serde(skip)]
+    pub warnings: Vec<String>,
+}
+
+/// What of the command line decides about the configuration.
+#[derive(Debug, Clone, Default)]
+pub struct Overrides {
+    /// `--store`
+    pub store: Option<PathBuf>,
+    /// `--catalog`
+    pub catalogs: Vec<PathBuf>,
+    /// `--offline`
+    pub offline: bool,
+    /// `--mirror URL=PLACE`
+    pub mirrors: Vec<(String, String)>,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+impl Config {
+    /// Reads the configuration.
+    pub fn load(overrides: Overrides) -> CommandResult<Self> {
+        let root = rustix::process::geteuid().is_root();
+        let home = variable("HOME").map(PathBuf::from);
+        let data = variable("XDG_DATA_HOME")
+            .map(PathBuf::from)
+            .or_else(|| Some(home.as_ref()?.join(".local/share")));
+        let user_config =
+            variable("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".config")));
+        let files = [
+            Some(PathBuf::from("/etc/infradev/config.toml")),
+            user_config.map(|directory| directory.join("infradev/config.toml")),
+            Some(PathBuf::from("infradev.toml")),
+        ];
+        let default_store = match (root, data) {
+            (false, Some(data)) => data.join("infradev"),
+            _ => PathBuf::from("/var/lib/infradev"),
+        };
+        let mut config = Self {
+            store: Setting::new(default_store, "default"),
+            catalogs: Setting::new(shipped_catalog().into_iter().collect(), "default"),
+            index: None,
+            mirrors: BTreeMap::new(),
+            jobs: Setting::new(std::thread::available_parallelism().map_or(1, usize::from), "default"),
+            offline: overrides.offline || variable("INFRADEV_OFFLINE").is_some_and(|value| value != "0"),
+            no_color: variable("NO_COLOR").is_some(),
+            ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
+            path: variable("PATH")
+                .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
+            term: variable("TERM"),
+            warnings: vec![],
+        };
+        for file in files.into_iter().flatten() {
+            config.apply_file(&file)?;
+        }
+        config.apply_environment()?;
+        config.apply_overrides(overrides);
+        Ok(config)
+    }
+
+    fn apply_file(&mut self, path: &Path) -> CommandResult {
+        let Ok(text) = std::fs::read_to_string(path) else { return Ok(()) };
+        let wrong = |error: &dyn std::fmt::Display| {
+            CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
+        };
+        let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        const KNOWN: [&str; 5] = ["store", "catalogs", "index", "jobs", "mirrors"];
+        for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
+            self.warnings.push(format!(
+                "{}: unknown key `{key}`; known are {}",
+                path.display(),
+                KNOWN.join(", ")
+            ));
+        }
+        let file: FileConfig = table.try_into().map_err(|error| wrong(&error))?;
+        let origin = path.display().to_string();
+        let beside = |relative: PathBuf| path.parent().unwrap_or(Path::new("")).join(relative);
+        if let Some(store) = file.store {
+            self.store = Setting::new(beside(store), &origin);
+        }
+        if let Some(catalogs) = file.catalogs {
+            self.catalogs = Setting::new(catalogs.into_iter().map(beside).collect(), &origin);
+        }
+        if let Some(index) = file.index {
+            self.index = Some(Setting::new(index, &origin));
+        }
+        if let Some(jobs) = file.jobs {
+            self.jobs = Setting::new(jobs.max(1), &origin);
+        }
+        self.mirrors.extend(file.mirrors.into_iter().map(|(url, place)| (url, Setting::new(place, &origin))));
+        Ok(())
+    }
+
+    fn apply_environment(&mut self) -> CommandResult {
+        if let Some(store) = variable("INFRADEV_STORE") {
+            self.store = Setting::new(store.into(), "INFRADEV_STORE");
+        }
+        if let Some(catalogs) = variable("INFRADEV_CATALOG") {
+            self.catalogs = Setting::new(std::env::split_paths(&catalogs).collect(), "INFRADEV_CATALOG");
+        }
+        for name in ["PIP_INDEX_URL", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "INFRADEV_INDEX"] {
+            if let Some(index) = variable(name) {
+                self.index = Some(Setting::new(index, name));
+            }
+        }
+        if let Some(jobs) = variable("INFRADEV_JOBS") {
+            let jobs: usize = jobs.parse().map_err(|_| {
+                CommandError::usage(format!(
+                    "INFRADEV_JOBS is `{jobs}`: expected a number of steps to run at once"
+                ))
+            })?;
+            self.jobs = Setting::new(jobs.max(1), "INFRADEV_JOBS");
+        }
+        if let Some(mirrors) = variable("INFRADEV_MIRRORS") {
+            // The form of the option: URL=PLACE, separated by white space.
+            for (url, place) in mirrors.split_whitespace().filter_map(|mirror| mirror.split_once('=')) {
+                self.mirrors.insert(url.to_owned(), Setting::new(place.to_owned(), "INFRADEV_MIRRORS"));
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_overrides(&mut self, overrides: Overrides) {
+        if let Some(store) = overrides.store {
+            self.store = Setting::new(store, "--store");
+        }
+        if !overrides.catalogs.is_empty() {
+            self.catalogs = Setting::new(overrides.catalogs, "--catalog");
+        }
+        for (url, place) in overrides.mirrors {
+            self.mirrors.insert(url, Setting::new(place, "--mirror"));
+        }
+    }
+
+    /// Returns where `url` is to be fetched from.
+    pub fn mirror<'a>(&'a self, url: &'a str) -> &'a str {
+        let plain = |url: &str| url.trim_end_matches('/').trim_end_matches(".git").to_owned();
+        let found = self.mirrors.iter().find(|(from, _)| plain(from) == plain(url));
+        found.map_or(url, |(_, place)| &place.value)
+    }
+}
+
+/// Finds the catalog that belongs to this program: in the working directory, or beside the program's sources.
+fn shipped_catalog() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok();
+    let places = program.iter().flat_map(|program| program.ancestors().skip(1).take(4));
+    let places = [Path::new("")].into_iter().chain(places);
+    places.map(|place| place.join("recipes/catalog")).find(|catalog| catalog.is_dir())
+}

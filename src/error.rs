@@ -1,0 +1,220 @@
+//! How a command fails: a kind that decides the exit code, a cause, and the next step for the user.
+
+use std::fmt;
+
+use crate::build::BuildError;
+use crate::env::image::StackError;
+use crate::env::launch::LaunchError;
+use crate::env::state::EnvironmentError;
+
+/// What kind of failure; the exit code follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// The work itself failed: a build, a test, damage found.
+    Failed,
+    /// The command line, the configuration or a recipe is wrong.
+    Usage,
+    /// The machine, the disk or the network failed, or something could not be checked.
+    Infrastructure,
+    /// Something is not here, and fetching or building it was forbidden.
+    Miss,
+    /// The user interrupted.
+    Interrupted,
+}
+
+/// Every exit code of the program is decided here.
+pub fn exit_code(kind: Kind) -> u8 {
+    match kind {
+        Kind::Failed => 1,
+        Kind::Usage => 2,
+        Kind::Infrastructure => 3,
+        Kind::Miss => 4,
+        Kind::Interrupted => 130,
+    }
+}
+
+/// A command's failure.
+#[derive(Debug)]
+pub struct CommandError {
+    /// What kind.
+    pub kind: Kind,
+    /// What happened, and why, outermost first.
+    pub message: String,
+    /// What to do next.
+    pub hints: Vec<String>,
+    /// The exit code, where it is not the kind's.
+    pub code: Option<u8>,
+}
+
+/// The result of a command.
+pub type CommandResult<T = ()> = Result<T, CommandError>;
+
+impl CommandError {
+    /// Makes a failure from a message.
+    pub fn new(kind: Kind, message: impl fmt::Display) -> Self {
+        Self { kind, message: message.to_string(), hints: vec![], code: None }
+    }
+
+    /// Makes a usage failure from a message.
+    pub fn usage(message: impl fmt::Display) -> Self {
+        Self::new(Kind::Usage, message)
+    }
+
+    /// Makes a failure from an error and its causes.
+    pub fn caused(kind: Kind, error: &dyn std::error::Error) -> Self {
+        Self::new(kind, chain(error))
+    }
+
+    /// Adds what to do next.
+    #[must_use]
+    pub fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hints.push(hint.into());
+        self
+    }
+
+    /// Puts what was being done before the message.
+    #[must_use]
+    pub fn during(mut self, what: impl fmt::Display) -> Self {
+        self.message = format!("{what}: {}", self.message);
+        self
+    }
+}
+
+/// Returns an error and its causes as one line, each once.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        next = cause.source();
+    }
+    text
+}
+
+impl From<infradev_store::Error> for CommandError {
+    fn from(error: infradev_store::Error) -> Self {
+        use infradev_store::Error as E;
+        let (kind, hint) = match &error {
+            E::NoSpace { .. } => {
+                (Kind::Infrastructure, Some("free some space, or run `infradev gc`; the store is as it was"))
+            }
+            E::NewerFormat { .. } => {
+                (Kind::Usage, Some("use a newer infradev, or another store with --store"))
+            }
+            E::ReadOnly { .. } => {
+                (Kind::Usage, Some("choose a store that you may write with --store or INFRADEV_STORE"))
+            }
+            E::Absent { .. } => (Kind::Usage, Some("build something first, or name the store with --store")),
+            E::NotAStore { .. } => (Kind::Usage, Some("name an empty or absent directory with --store")),
+            E::FileSystem { .. } => {
+                (Kind::Usage, Some("put the store on a local disk, for instance below $TMPDIR, with --store"))
+            }
+            E::NoLayer(_) | E::DamagedLayer { .. } | E::NoObject(_) => (
+                Kind::Failed,
+                Some(
+                    "run `infradev verify` to see what is damaged; `infradev rm TASK`, `gc` and `build` make it anew",
+                ),
+            ),
+            E::UnreadableRoot { .. } => (
+                Kind::Infrastructure,
+                Some("nothing was removed; repair or delete this file, then try again"),
+            ),
+            E::NoRoots { .. } => (Kind::Usage, Some("give --all if everything may go")),
+            E::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                (Kind::Usage, Some("choose a store that you may write with --store or INFRADEV_STORE"))
+            }
+            _ => (Kind::Infrastructure, None),
+        };
+        let error = Self::caused(kind, &error);
+        match hint {
+            Some(hint) => error.hint(hint),
+            None => error,
+        }
+    }
+}
+
+impl From<StackError> for CommandError {
+    fn from(error: StackError) -> Self {
+        match error {
+            StackError::Store(error) => error.into(),
+            StackError::DamagedImage { ref path, .. } => {
+                let hint = format!("delete {}; it is made anew from its layers", path.display());
+                Self::caused(Kind::Failed, &error).hint(hint)
+            }
+            StackError::Io { action, path, source } => {
+                infradev_store::Error::io(action, &path, source).into()
+            }
+            other => Self::caused(Kind::Failed, &other),
+        }
+    }
+}
+
+impl From<EnvironmentError> for CommandError {
+    fn from(error: EnvironmentError) -> Self {
+        match error {
+            EnvironmentError::Store(error) => error.into(),
+            EnvironmentError::Io { action, path, source } => {
+                infradev_store::Error::io(action, &path, source).into()
+            }
+            EnvironmentError::Absent(_) => Self::caused(Kind::Usage, &error)
+                .hint("`infradev env ls` lists the environments, `infradev ls` the tasks"),
+            EnvironmentError::Exists(_) => Self::caused(Kind::Usage, &error)
+                .hint("choose another name, or remove it with `infradev env rm`"),
+            EnvironmentError::Busy(_) => {
+                Self::caused(Kind::Infrastructure, &error).hint("wait for the other command to end")
+            }
+            EnvironmentError::Name(_) => Self::caused(Kind::Usage, &error),
+        }
+    }
+}
+
+/// A sandbox that could not be made is infradev's failure: 125, so that no command's own status is mistaken for it.
+impl From<LaunchError> for CommandError {
+    fn from(error: LaunchError) -> Self {
+        let (kind, code, hint) = match &error {
+            LaunchError::NotFound(_) => (Kind::Usage, 127, None),
+            LaunchError::NotExecutable { .. } => (Kind::Usage, 126, None),
+            _ => (Kind::Infrastructure, 125, Some("`infradev doctor` says what this machine allows")),
+        };
+        let mut failure = Self::caused(kind, &error);
+        failure.code = Some(code);
+        failure.hints.extend(hint.map(str::to_owned));
+        failure
+    }
+}
+
+impl From<infradev_recipes::CatalogError> for CommandError {
+    fn from(error: infradev_recipes::CatalogError) -> Self {
+        let hint = error.hint();
+        let mut failure = Self::caused(Kind::Usage, &error);
+        failure.hints.extend(hint);
+        failure
+    }
+}
+
+impl From<infradev_recipes::SelectError> for CommandError {
+    fn from(error: infradev_recipes::SelectError) -> Self {
+        let hint = error.hint();
+        let mut failure = Self::caused(Kind::Usage, &error);
+        failure.hints.extend(hint);
+        failure.hint("`infradev ls` lists the tasks")
+    }
+}
+
+impl From<infradev_recipes::PlanError> for CommandError {
+    fn from(error: infradev_recipes::PlanError) -> Self {
+        let hint = error.hint();
+        let mut failure = Self::caused(Kind::Usage, &error);
+        failure.hints.extend(hint);
+        failure
+    }
+}
+
+impl From<BuildError> for CommandError {
+    fn from(error: BuildError) -> Self {
+        error.into_command_error()
+    }
+}

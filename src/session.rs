@@ -1,0 +1,123 @@
+//! What every command works with: configuration, terminal, store, catalog, network; each opened on first use.
+
+use std::cell::OnceCell;
+use std::path::PathBuf;
+
+use infradev_recipes::{Catalog, Recipe, TaskName, select, variants_of};
+use infradev_store::{Access, Store};
+
+use crate::config::Config;
+use crate::error::{CommandError, CommandResult};
+use crate::net::{Client, NetError, PackageIndex};
+use crate::ui::Ui;
+
+/// The surroundings of a command.
+#[derive(Debug)]
+pub struct Session {
+    /// The configuration.
+    pub config: Config,
+    /// The terminal.
+    pub ui: Ui,
+    store: OnceCell<Store>,
+    catalog: OnceCell<Catalog>,
+    client: OnceCell<Client>,
+    index: PackageIndex,
+}
+
+impl Session {
+    /// Makes a session; opens nothing yet.
+    pub fn new(config: Config, ui: Ui) -> Self {
+        let index = PackageIndex::new(config.index.as_ref().map(|index| index.value.clone()));
+        let (store, catalog, client) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        Self { config, ui, store, catalog, client, index }
+    }
+
+    /// Opens the store for writing, making it if it is absent, and removes what dead commands left in it.
+    pub fn store(&self) -> CommandResult<&Store> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let store = Store::open(&self.config.store.value, Access::Write)?;
+        crate::env::state::sweep(&store)?;
+        Ok(self.store.get_or_init(|| store))
+    }
+
+    /// Opens the store for a command that only reads.
+    pub fn store_for_reading(&self) -> CommandResult<&Store> {
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let store = Store::open(&self.config.store.value, Access::Read)?;
+        Ok(self.store.get_or_init(|| store))
+    }
+
+    /// Where locks that belong to this machine are kept: a catalog over the configured ones.
+    pub fn machine_catalog(&self) -> PathBuf {
+        self.config.store.value.join("caches/catalog")
+    }
+
+    /// Opens the catalogs.
+    pub fn catalog(&self) -> CommandResult<&Catalog> {
+        if let Some(catalog) = self.catalog.get() {
+            return Ok(catalog);
+        }
+        let catalog = self.fresh_catalog()?;
+        Ok(self.catalog.get_or_init(|| catalog))
+    }
+
+    /// Opens the catalogs anew, to see what was written since.
+    pub fn fresh_catalog(&self) -> CommandResult<Catalog> {
+        let mut roots = self.config.catalogs.value.clone();
+        if roots.is_empty() {
+            return Err(CommandError::usage("no catalog of recipes is configured")
+                .hint("name one with --catalog, or run infradev in a checkout that has recipes/catalog"));
+        }
+        roots.extend(Some(self.machine_catalog()).filter(|machine| machine.is_dir()));
+        Ok(Catalog::open(&roots)?)
+    }
+
+    /// The HTTP client.
+    pub fn client(&self) -> Result<&Client, NetError> {
+        if let Some(client) = self.client.get() {
+            return Ok(client);
+        }
+        let client = Client::new(self.config.offline)?;
+        Ok(self.client.get_or_init(|| client))
+    }
+
+    /// The package index.
+    pub fn index(&self) -> &PackageIndex {
+        &self.index
+    }
+
+    /// Returns the tasks that `selectors` name, in catalog order, each once.
+    pub fn tasks(&self, selectors: &[String]) -> CommandResult<Vec<TaskName>> {
+        let catalog = self.catalog()?;
+        let mut tasks = vec![];
+        for selector in selectors {
+            tasks.extend(select(catalog.tasks(), selector)?);
+        }
+        tasks.sort();
+        tasks.dedup();
+        Ok(tasks)
+    }
+
+    /// Returns the recipes of `tasks` in the variant `variant`, or in each that they have.
+    pub fn recipes(&self, tasks: &[TaskName], variant: Option<&str>) -> CommandResult<Vec<Recipe>> {
+        let catalog = self.catalog()?;
+        let mut recipes = vec![];
+        for name in tasks {
+            match variant {
+                Some(variant) => recipes.push(catalog.recipe(name, variant)?),
+                None => {
+                    let project = catalog.project(&name.project)?;
+                    let task = catalog.task(name, &project)?;
+                    for variant in variants_of(&project, &task) {
+                        recipes.push(catalog.recipe(name, &variant)?);
+                    }
+                }
+            }
+        }
+        Ok(recipes)
+    }
+}
