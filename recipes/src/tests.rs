@@ -1,5 +1,6 @@
 //! Table-driven tests over `testdata` and the shipped catalog.
 
+mod overlay;
 mod planning;
 
 use std::fs;
