@@ -8,6 +8,7 @@ use crate::plan::PlanInputs;
 use crate::pylock::{Artifact, Pylock};
 use crate::recipe::Base;
 use crate::resolve::{Recipe, lock_file};
+use crate::target::PythonVersion;
 
 /// The locks that a recipe is planned with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,9 +22,14 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Lends the locks to a plan.
-    pub fn inputs(&self) -> PlanInputs<'_> {
-        PlanInputs { lock: &self.lock, build_locks: &self.build_locks, base_lock: self.base_lock.as_ref() }
+    /// Lends the locks to a plan; `host_python` is needed only for a host base.
+    pub fn inputs(&self, host_python: Option<PythonVersion>) -> PlanInputs<'_> {
+        PlanInputs {
+            lock: &self.lock,
+            build_locks: &self.build_locks,
+            base_lock: self.base_lock.as_ref(),
+            host_python,
+        }
     }
 }
 
