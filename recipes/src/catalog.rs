@@ -20,6 +20,7 @@ use crate::name::TaskName;
 use crate::nearest::nearest;
 use crate::parse::{is_plain_name, parse_mutant, parse_probe, parse_project, parse_task};
 use crate::recipe::{Project, Task};
+use crate::resolve::{Recipe, ResolveError, variants_of};
 
 /// Directories of recipes, laid over each other.
 #[derive(Debug, Clone)]
@@ -76,6 +77,32 @@ pub enum CatalogError {
         /// The folder that lacks a project.
         project: String,
     },
+    /// A task has no such variant, or not a sound one.
+    #[error("{0}")]
+    Resolve(ResolveError),
+    /// A lock has not been written yet.
+    #[error("there is no lock `{project}/locks/{file}`")]
+    NoLock {
+        /// The folder of the project.
+        project: String,
+        /// Its file.
+        file: String,
+    },
+}
+
+impl CatalogError {
+    /// Returns the next step for the user, where there is one to suggest.
+    ///
+    /// The faults of an [`Invalid`](Self::Invalid) document have hints of their own.
+    pub fn hint(&self) -> Option<String> {
+        match self {
+            Self::UnknownProject { nearest, .. } | Self::UnknownTask { nearest, .. } => {
+                (!nearest.is_empty()).then(|| format!("did you mean {}?", nearest.join(", ")))
+            }
+            Self::NoLock { .. } => Some("run `infradev lock`".to_owned()),
+            Self::Read { .. } | Self::Invalid(_) | Self::NoProject { .. } | Self::Resolve(_) => None,
+        }
+    }
 }
 
 impl From<RecipeErrors> for CatalogError {
@@ -143,6 +170,13 @@ impl Catalog {
         Ok(parse_task(&path, &text, project, &source)?)
     }
 
+    /// Returns a task in one variant, with every default and override applied.
+    pub fn recipe(&self, name: &TaskName, variant: &str) -> Result<Recipe, CatalogError> {
+        let project = self.project(&name.project)?;
+        let task = self.task(name, &project)?;
+        Recipe::resolve(name, &project, &task, variant).map_err(CatalogError::Resolve)
+    }
+
     /// Reads what an agent is told about a task.
     pub fn prompt(&self, name: &TaskName) -> Result<Option<String>, CatalogError> {
         let relative = format!("{}/prompt.md", task_folder(name));
@@ -173,9 +207,11 @@ impl Catalog {
     }
 
     /// Reads a lock of a project: its path as the user knows it, and its text.
-    ///
-    /// `file` is a name in the project's `locks`, from [`Recipe`](crate::Recipe).
-    pub fn lock(&self, project: &str, file: &str) -> Result<Option<(String, String)>, CatalogError> {
+    pub(crate) fn lock_text(
+        &self,
+        project: &str,
+        file: &str,
+    ) -> Result<Option<(String, String)>, CatalogError> {
         let relative = format!("{project}/locks/{file}");
         if self.find(&relative).is_some() { self.text(&relative).map(Some) } else { Ok(None) }
     }
@@ -198,13 +234,37 @@ impl Catalog {
                     continue;
                 }
             };
+            errors.extend(self.check_locks(name));
             for task in self.tasks.iter().filter(|task| task.project == *name) {
-                errors.extend(self.task(task, &project).err());
-                errors.extend(self.prompt(task).err());
-                errors.extend(self.grading(task).err());
+                errors.extend(self.check_task(task, &project));
             }
         }
         errors
+    }
+
+    fn check_task(&self, name: &TaskName, project: &Project) -> Vec<CatalogError> {
+        let mut errors: Vec<_> =
+            self.prompt(name).err().into_iter().chain(self.grading(name).err()).collect();
+        match self.task(name, project) {
+            Ok(task) => errors.extend(variants_of(project, &task).iter().filter_map(|variant| {
+                Recipe::resolve(name, project, &task, variant).err().map(CatalogError::Resolve)
+            })),
+            Err(error) => errors.push(error),
+        }
+        errors
+    }
+
+    fn check_locks(&self, project: &str) -> Vec<CatalogError> {
+        let files = match self.entries(&format!("{project}/locks")) {
+            Ok(entries) => entries.into_keys(),
+            Err(error) => return vec![error],
+        };
+        let checked = files.map(|file| match (file.starts_with("pylock."), file.starts_with("base.")) {
+            (true, _) => self.pylock(project, &file).err(),
+            (_, true) => self.base_lock(project, &file).err(),
+            _ => None,
+        });
+        checked.flatten().collect()
     }
 
     /// Returns where the winning copy of a file is, by its path relative to a root.

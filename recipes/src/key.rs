@@ -13,7 +13,6 @@ use crate::plan::{Action, NodeIndex, Plan};
 use crate::pylock::{Artifact, Package};
 use crate::recipe::{BuildStep, GeneratedFile, Origin};
 use crate::record::StepRecord;
-use crate::target::Architecture;
 
 /// Where environments are installed.
 pub const PREFIX: &str = "/opt/env";
@@ -21,8 +20,6 @@ pub const PREFIX: &str = "/opt/env";
 /// What the shell and the machine contribute to keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyContext {
-    /// The processor.
-    pub architecture: Architecture,
     /// The fingerprint of a host base; needed only for one.
     pub host_fingerprint: Option<Vec<u8>>,
     /// The magic number of the interpreter's bytecode.
@@ -116,7 +113,7 @@ impl Recorder<'_> {
     fn skeleton(&self) -> StepRecord {
         StepRecord::new("skeleton", self.context.versions.skeleton)
             .text("prefix", PREFIX)
-            .text("python", self.plan.python)
+            .text("python", self.plan.target.python)
     }
 
     fn wheel(&self, package: &Package) -> Result<StepRecord, KeyError> {
@@ -131,7 +128,7 @@ impl Recorder<'_> {
         let record = StepRecord::new("wheel", self.context.versions.wheel)
             .text("sha256", sha256)
             .text("prefix", PREFIX)
-            .text("python", self.plan.python.tag())
+            .text("python", self.plan.target.python.tag())
             .text("pyc-magic", self.context.pyc_magic);
         Ok(record)
     }
@@ -196,7 +193,7 @@ impl Recorder<'_> {
         }
         let base = base.ok_or_else(|| self.missing("a base"))?;
         let record = record
-            .text("architecture", self.context.architecture)
+            .text("architecture", self.plan.target.architecture)
             .text("base", base)
             .list("needs", needs)
             .text("sandbox", self.context.versions.sandbox);

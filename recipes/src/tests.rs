@@ -1,5 +1,6 @@
 //! Table-driven tests over `testdata` and the shipped catalog.
 
+mod overlay;
 mod planning;
 
 use std::fs;
@@ -104,6 +105,24 @@ fn invalid_documents_are_refused_as_written_beside_them() {
         }
     }
     assert!(differing.is_empty(), "{}", differing.join("\n"));
+}
+
+/// The documents of the reference are those that begin with the schema; its other examples are parts.
+#[test]
+fn the_examples_of_the_reference_are_valid() {
+    let reference = include_str!("../../docs/recipe-reference.md");
+    let blocks = reference.split("```toml\n").skip(1).filter_map(|block| block.split("```").next());
+    let documents = blocks.filter(|block| block.starts_with("schema = 1"));
+    let mut kinds = Vec::new();
+    for text in documents {
+        let keys = [("[project]", "project"), ("[source]", "task"), ("kind =", "probe")];
+        let kind = keys.iter().find(|(key, _)| text.contains(key)).expect("an example of a known kind").1;
+        if let Err(errors) = parse(kind, text) {
+            panic!("{errors}\n{text}");
+        }
+        kinds.push(kind);
+    }
+    assert_eq!(kinds, ["project", "task", "probe"]);
 }
 
 #[test]

@@ -62,8 +62,12 @@ fn base_lock() -> BaseLock {
 }
 
 fn plan(recipe: Recipe) -> Result<Plan, PlanError> {
-    let (lock, build_locks, base_lock) = (lock(), build_locks(), base_lock());
-    Plan::new(recipe, PlanInputs { lock: &lock, build_locks: &build_locks, base_lock: Some(&base_lock) })
+    plan_on(recipe, None)
+}
+
+fn plan_on(recipe: Recipe, host_python: Option<PythonVersion>) -> Result<Plan, PlanError> {
+    let (lock, build_locks, base_lock) = (lock(), build_locks(), Some(base_lock()));
+    Plan::new(recipe, Locks { lock, build_locks, base_lock }.inputs(host_python))
 }
 
 /// Runs a plan in the mind: the layer of a step is named by its key.
@@ -87,7 +91,6 @@ fn keys(plan: &Plan, context: &KeyContext) -> BTreeMap<String, StepKey> {
 
 fn context() -> KeyContext {
     KeyContext {
-        architecture: Architecture::X86_64,
         host_fingerprint: None,
         pyc_magic: 3495,
         versions: StepVersions { base: 1, skeleton: 1, wheel: 1, source: 1, sandbox: 1 },
@@ -261,7 +264,9 @@ fn a_key_changes_with_the_versions_of_what_makes_layers() {
 fn a_host_base_stands_for_its_fingerprint() {
     let mut recipe = recipe(|_, _| {});
     recipe.base = Base::Host;
-    let plan = plan(recipe).expect("no base lock is needed");
+    let other = plan_on(recipe.clone(), "3.12".parse().ok()).expect_err("the lock is for another");
+    assert_eq!(other.to_string(), "the recipe wants Python 3.11, and the host has 3.12");
+    let plan = plan_on(recipe, "3.11".parse().ok()).expect("no base lock is needed");
     assert!(matches!(plan.node(plan.stack()[0]).action, Action::Skeleton), "the host is no layer");
     let with = |fingerprint: &[u8]| KeyContext { host_fingerprint: Some(fingerprint.to_vec()), ..context() };
     let (one, two) = (keys(&plan, &with(b"one")), keys(&plan, &with(b"two")));
@@ -319,9 +324,8 @@ fn what_cannot_be_planned_is_said() {
         |recipe| recipe.build[1].needs.push("pybind1".into()),
         "the build step `helpers` needs `pybind1`, which is neither a build step nor in the lock",
     );
-    let (lock, base_lock) = (lock(), base_lock());
-    let inputs = PlanInputs { lock: &lock, build_locks: &BTreeMap::new(), base_lock: Some(&base_lock) };
-    let error = Plan::new(recipe(|_, _| {}), inputs).expect_err("the sdist needs a build lock");
+    let locks = Locks { lock: lock(), build_locks: BTreeMap::new(), base_lock: Some(base_lock()) };
+    let error = Plan::new(recipe(|_, _| {}), locks.inputs(None)).expect_err("the sdist needs a build lock");
     assert_eq!(error.to_string(), "there is no lock `pylock.build-setuptools.toml`");
     assert_eq!(error.hint().as_deref(), Some("run `infradev lock`"));
 }
