@@ -198,6 +198,26 @@ impl Config {
         }
     }
 
+    /// Returns the caller's values of variables that a build step declares to be harmless.
+    pub fn passed_through(&self, names: &[String]) -> BTreeMap<String, String> {
+        names.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect()
+    }
+
+    /// Clears the environment of a tool of the host, but for where it finds programs and proxies.
+    pub fn clear_for_tool(command: &mut std::process::Command) {
+        const KEPT: [&str; 8] = [
+            "PATH",
+            "http_proxy",
+            "https_proxy",
+            "no_proxy",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "NO_PROXY",
+            "SSL_CERT_FILE",
+        ];
+        command.env_clear().envs(KEPT.into_iter().filter_map(|name| Some((name, variable(name)?))));
+    }
+
     /// Returns where `url` is to be fetched from.
     pub fn mirror<'a>(&'a self, url: &'a str) -> &'a str {
         let plain = |url: &str| url.trim_end_matches('/').trim_end_matches(".git").to_owned();

@@ -3,6 +3,7 @@
 //! Both are this program, started anew, and stay single-threaded: new user namespaces are refused to processes
 //! with threads. They speak only through the notice pipe.
 
+mod enter;
 mod init;
 mod root;
 
@@ -17,7 +18,7 @@ use rustix::process::Signal;
 use rustix::thread::UnshareFlags;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::launch::{INIT, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
+use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
 use super::namespace;
 use super::plan::Mapping;
 
@@ -55,6 +56,7 @@ pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
     match word.as_str() {
         STAGE => Some(with_pipe(rest, stage)),
         INIT => Some(with_pipe(rest, init::init)),
+        JOIN => Some(enter::enter(rest)),
         USER_NAMESPACE => Some(lend_user_namespace()),
         _ => None,
     }

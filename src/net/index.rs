@@ -18,6 +18,8 @@ pub struct IndexFile {
     pub name: String,
     /// Where it is.
     pub url: String,
+    /// What it hashes to, if the index says.
+    pub sha256: Option<String>,
 }
 
 /// A package index.
@@ -37,6 +39,8 @@ struct Page {
 struct PageFile {
     filename: String,
     url: String,
+    #[serde(default)]
+    hashes: HashMap<String, String>,
 }
 
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";
@@ -82,6 +86,14 @@ impl PackageIndex {
         found.ok_or_else(|| NetError::NoFile { project: project.to_owned(), file: file.to_owned() })
     }
 
+    /// Finds the file of a project by its hash.
+    pub fn find_by_hash(&self, client: &Client, project: &str, sha256: &str) -> Result<IndexFile, NetError> {
+        let files = self.files(client, project)?;
+        let found = files.iter().find(|candidate| candidate.sha256.as_deref() == Some(sha256)).cloned();
+        let file = format!("with sha256 {sha256}");
+        found.ok_or_else(|| NetError::NoFile { project: project.to_owned(), file })
+    }
+
     fn files(&self, client: &Client, project: &str) -> Result<Arc<Vec<IndexFile>>, NetError> {
         let pages = || self.pages.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(files) = pages().get(project) {
@@ -97,7 +109,11 @@ impl PackageIndex {
             let page: Page = serde_json::from_str(&text).map_err(answer)?;
             page.files
                 .into_iter()
-                .map(|file| IndexFile { name: file.filename, url: absolute(&url, &file.url) })
+                .map(|mut file| IndexFile {
+                    sha256: file.hashes.remove("sha256"),
+                    name: file.filename,
+                    url: absolute(&url, &file.url),
+                })
                 .collect()
         } else {
             links(&text, &url)
@@ -122,7 +138,8 @@ fn links(html: &str, page: &str) -> Vec<IndexFile> {
         let href = tag.split_once("href=\"").and_then(|(_, rest)| rest.split_once('"')).map(|(href, _)| href);
         if let (Some(href), Some((name, _))) = (href, rest.split_once("</a>")) {
             let href = href.replace("&amp;", "&");
-            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href) });
+            let sha256 = href.split_once("#sha256=").map(|(_, sha256)| sha256.to_owned());
+            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href), sha256 });
         }
     }
     files

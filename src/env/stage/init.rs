@@ -14,9 +14,9 @@ use crate::env::launch::Notice;
 use crate::env::{namespace, network};
 
 /// The status for a program that is not there, as shells give it.
-const NOT_FOUND: i32 = 127;
+pub(super) const NOT_FOUND: i32 = 127;
 /// The status for a program that cannot be executed, as shells give it.
-const NOT_EXECUTABLE: i32 = 126;
+pub(super) const NOT_EXECUTABLE: i32 = 126;
 
 pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
     die_with_parent()?;
@@ -137,7 +137,7 @@ fn become_user(inherited: &Inherited) -> Result<(), Failure> {
     rustix::thread::set_thread_res_uid(user, user, user).during("change the user")
 }
 
-fn drop_privileges() -> Result<(), Failure> {
+pub(super) fn drop_privileges() -> Result<(), Failure> {
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // A capability that this kernel does not know.
