@@ -104,7 +104,7 @@ fn mapping_words() -> String {
 fn trial(store: &infradev_store::Store) -> CommandResult {
     let lease = store.lease("doctor")?;
     let ingest = store.ingest(&lease)?;
-    let tree = crate::build::trial_tree(&ingest)?;
+    let tree = infradev_layers::merge([&crate::build::trial_tree(&ingest)?]);
     let directory = lease.new_directory("doctor")?;
     let io = |error: std::io::Error| infradev_store::Error::io("write", &directory, error);
     for name in ["upper", "work", "merged"] {

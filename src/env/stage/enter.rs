@@ -3,10 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use super::attend::Attendant;
 use super::init::{NOT_EXECUTABLE, NOT_FOUND, drop_privileges};
 use super::{FAILED, Failure, While, die_with_parent, namespace};
 
@@ -50,25 +50,10 @@ fn join(arguments: &[String]) -> Result<i32, Failure> {
     drop_privileges()?;
     die_with_parent()?;
     namespace::close_on_exec().during("close descriptors")?;
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT]).during("handle signals")?;
-    let mut child = match Command::new(program).args(rest).spawn() {
-        Ok(child) => child,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(NOT_FOUND),
-        Err(_) => return Ok(NOT_EXECUTABLE),
-    };
-    let command = Pid::from_child(&child);
-    let from_terminal = rustix::termios::isatty(std::io::stdin());
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            let already_there = from_terminal && matches!(signal, SIGINT | SIGQUIT | SIGHUP);
-            if let (false, Some(signal)) = (already_there, Signal::from_named_raw(signal)) {
-                let _it_may_have_ended = rustix::process::kill_process(command, signal);
-            }
-        }
-    });
-    let status = child.wait().during("wait for the command")?;
-    Ok(status
-        .code()
-        .unwrap_or_else(|| 128 + std::os::unix::process::ExitStatusExt::signal(&status).unwrap_or(0)))
+    let attendant = Attendant::new(rustix::termios::isatty(std::io::stdin())).during("handle signals")?;
+    match Command::new(program).args(rest).spawn() {
+        Ok(child) => Ok(attendant.wait(Pid::from_child(&child))),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(NOT_FOUND),
+        Err(_) => Ok(NOT_EXECUTABLE),
+    }
 }
