@@ -10,7 +10,7 @@ mod error;
 mod files;
 pub mod host;
 pub mod root;
-mod scratch;
+pub(crate) mod scratch;
 mod sdist;
 mod skeleton;
 mod source;
@@ -20,6 +20,7 @@ mod wheel;
 
 pub use driver::{BuildOptions, BuildSummary, Prepared, build, current_digest, prepare};
 pub use error::BuildError;
+pub(crate) use source::Repository;
 
 use infradev_layers::{Tree, WHEEL_MTIME};
 use infradev_store::{Ingest, LayerId, Lease, Store};

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::OnceLock;
 
-use infradev_recipes::{Catalog, Recipe, TaskName, select, variants_of};
+use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, variants_of};
 use infradev_store::{Access, Store};
 
 use crate::config::Config;
@@ -74,6 +74,12 @@ impl Session {
         }
         roots.extend(Some(self.machine_catalog()).filter(|machine| machine.is_dir()));
         Ok(Catalog::open(&roots)?)
+    }
+
+    /// Reads the probes of a task.
+    pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
+        let catalog = Catalog::open(&self.config.catalogs.value)?;
+        Ok(catalog.grading(task)?.probes)
     }
 
     /// The HTTP client.

@@ -133,6 +133,9 @@ pub enum BuildError {
     /// Another step that it needs failed.
     #[error("`{0}`, which it needs, failed")]
     Needed(String),
+    /// A catalog document cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] infradev_recipes::CatalogError),
     /// The plan lacks something.
     #[error(transparent)]
     Key(#[from] infradev_recipes::KeyError),
@@ -146,6 +149,7 @@ impl BuildError {
             Self::Stack(error) => error.into(),
             Self::Launch(error) => error.into(),
             Self::Io { action, path, source } => infradev_store::Error::io(action, &path, source).into(),
+            Self::Catalog(error) => error.into(),
             Self::Net(error) => net_error(&error),
             Self::Command { ref log, ref tail, .. } | Self::NoOutput { ref log, ref tail, .. } => {
                 let text = format!("{self}\n{}", indented(tail));

@@ -54,6 +54,15 @@ pub(crate) fn variables() -> BTreeMap<String, String> {
 impl Workshop<'_> {
     /// Runs `command` over the merged `tree`, with a writable upper.
     pub(crate) fn run(&self, tree: &Tree, command: StepCommand<'_>) -> Result<Scratch, BuildError> {
+        let (overlay, root) = self.overlay(tree)?;
+        let upper = overlay.upper.as_ref().map(|upper| upper.upper.clone()).unwrap_or_default();
+        self.launch(overlay, &root, default_mapping(), command)?;
+        Ok(Scratch { upper })
+    }
+
+    /// Readies a mount of the merged `tree` with a fresh upper, and the place where it is mounted. Both go with
+    /// the lease.
+    pub(crate) fn overlay(&self, tree: &Tree) -> Result<(Overlay, PathBuf), BuildError> {
         let directory = self.lease.new_directory("scratch")?;
         let back_end = default_back_end(self.store);
         let metadata = directory.join("metadata");
@@ -67,17 +76,14 @@ impl Workshop<'_> {
                     .map_err(crate::env::image::StackError::from)?;
             }
         }
-        let mapping = default_mapping();
         for name in ["upper", "work", "merged"] {
             let path = directory.join(name);
             fs::create_dir(&path).map_err(io("create", &path))?;
-            make_reachable(&path, mapping)?;
+            make_reachable(&path, default_mapping())?;
         }
-        let upper = Upper { upper: directory.join("upper"), work: directory.join("work") };
+        let upper = Some(Upper { upper: directory.join("upper"), work: directory.join("work") });
         let objects = self.store.layout().objects();
-        let overlay = Overlay { back_end, metadata, objects, upper: Some(upper.clone()) };
-        self.launch(overlay, &directory.join("merged"), mapping, command)?;
-        Ok(Scratch { upper: upper.upper })
+        Ok((Overlay { back_end, metadata, objects, upper }, directory.join("merged")))
     }
 
     fn launch(

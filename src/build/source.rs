@@ -8,10 +8,13 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use infradev_layers::{GitObject, GitObjectKind, GitSource, Oid, TreePath, commit_tree};
 use infradev_recipes::{Archive, Artifact, DistributionName, Origin, Package, Recipe};
 
+use infradev_store::Store;
+
 use super::sdist::sdist_tree;
 use super::wheel::fetch;
 use super::{BuildError, Product, Workshop, io};
 use crate::config::Config;
+use crate::session::Session;
 
 /// Makes the source layer of `recipe`.
 pub(crate) fn source<'a>(workshop: &Workshop<'a>, recipe: &Recipe) -> Result<Product<'a>, BuildError> {
@@ -31,7 +34,7 @@ fn from_git<'a>(
 ) -> Result<Product<'a>, BuildError> {
     let mut product = workshop.product()?;
     let url = recipe.git.as_deref().unwrap_or_default();
-    let repository = Repository::open(workshop, url, commit)?;
+    let repository = Repository::open(workshop.session, workshop.store, url, commit)?;
     let oid: Oid = commit.parse().expect("checked by the recipe's parser");
     let left_out = |path: &TreePath| {
         let text = String::from_utf8_lossy(path.as_bytes());
@@ -81,8 +84,13 @@ pub(crate) struct Repository {
 
 impl Repository {
     /// Finds or fetches a repository that has `commit` of the project at `url`.
-    pub(crate) fn open(workshop: &Workshop<'_>, url: &str, commit: &str) -> Result<Self, BuildError> {
-        let place = workshop.session.config.mirror(url);
+    pub(crate) fn open(
+        session: &Session,
+        store: &Store,
+        url: &str,
+        commit: &str,
+    ) -> Result<Self, BuildError> {
+        let place = session.config.mirror(url);
         let local = Path::new(place.strip_prefix("file://").unwrap_or(place));
         if local.is_dir() {
             let inside = local.join(".git");
@@ -94,17 +102,17 @@ impl Repository {
             let detail = "there is no such directory".to_owned();
             return Err(BuildError::Repository { url: place.to_owned(), detail });
         }
-        Self::fetch(workshop, place, commit)
+        Self::fetch(session, store, place, commit)
     }
 
-    fn fetch(workshop: &Workshop<'_>, url: &str, commit: &str) -> Result<Self, BuildError> {
+    fn fetch(session: &Session, store: &Store, url: &str, commit: &str) -> Result<Self, BuildError> {
         let name = blake3::hash(url.as_bytes()).to_hex();
-        let git_dir = workshop.store.layout().cache("git").join(&name[..32]);
+        let git_dir = store.layout().cache("git").join(&name[..32]);
         let repository = Self { git_dir, url: url.to_owned() };
         if repository.has(commit) {
             return Ok(repository);
         }
-        if workshop.session.config.offline {
+        if session.config.offline {
             let detail = format!("commit {commit} is not here, and the network is off");
             return Err(BuildError::Repository { url: url.to_owned(), detail });
         }
@@ -153,6 +161,26 @@ impl Repository {
         ];
         arguments.extend(paths.iter().map(String::as_str));
         self.run(&arguments)
+    }
+
+    /// The difference from the directory `a` to the directory `b` below `place`, with paths as [`Self::diff`] has.
+    pub(crate) fn diff_directories(&self, place: &Path) -> Result<Vec<u8>, BuildError> {
+        let mut command = self.git();
+        command.current_dir(place).args([
+            "diff",
+            "--no-index",
+            "--no-prefix",
+            "--binary",
+            "--full-index",
+            "a",
+            "b",
+        ]);
+        let failed = |error: stdio::Error| BuildError::Repository {
+            url: self.url.clone(),
+            detail: format!("cannot run git: {error}"),
+        };
+        // Its status says whether there is a difference.
+        Ok(command.output().map_err(failed)?.stdout)
     }
 
     /// Lists the paths that differ between two commits.

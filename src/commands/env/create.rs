@@ -108,7 +108,7 @@ pub(crate) fn create(
 }
 
 /// The variables of every command: the recipe's over constants.
-fn variables(built: &BuiltTask) -> BTreeMap<String, String> {
+pub(crate) fn variables(built: &BuiltTask) -> BTreeMap<String, String> {
     let constants = [
         ("PATH", "/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
         ("VIRTUAL_ENV", "/opt/env"),
