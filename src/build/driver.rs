@@ -9,13 +9,14 @@ mod schedule;
 
 use std::sync::Mutex;
 
-use infradev_recipes::{Plan, Recipe, StepVersions, TaskName};
+use infradev_recipes::{Catalog, Locks, Plan, Recipe, StepVersions};
 use infradev_store::Lease;
 
 pub use finish::BuildSummary;
 use schedule::Schedule;
 
 use super::host::Host;
+use super::root::BuiltTask;
 use super::{Workshop, base, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
@@ -37,7 +38,9 @@ pub struct BuildOptions {
 pub struct Prepared {
     /// Its steps.
     pub plan: Plan,
-    /// What the recipe and its locks hash to.
+    /// The files of the catalog that it follows from.
+    pub catalog_files: Vec<String>,
+    /// What they hash to.
     pub digest: String,
 }
 
@@ -51,7 +54,8 @@ pub fn prepare(session: &Session, recipes: Vec<Recipe>, host: &Host) -> CommandR
         let during = |error: CommandError| error.during(&recipe.task);
         let locks = catalog.locks(&recipe).map_err(|error| during(error.into()))?;
         let python = host.python.as_ref().map(|(_, version)| *version);
-        let digest = digest(&recipe, &locks);
+        let catalog_files = catalog_files(&catalog, &recipe, &locks);
+        let digest = hash_files(&catalog, &catalog_files);
         let plan = Plan::new(recipe.clone(), locks.inputs(python)).map_err(|error| during(error.into()))?;
         if plan.target.architecture != host.architecture {
             let text = format!(
@@ -60,33 +64,50 @@ pub fn prepare(session: &Session, recipes: Vec<Recipe>, host: &Host) -> CommandR
             );
             return Err(CommandError::usage(text));
         }
-        Ok(Prepared { plan, digest })
+        Ok(Prepared { plan, catalog_files, digest })
     };
     recipes.into_iter().map(prepare).collect()
 }
 
-/// Hashes what a build of a task variant would follow from now.
-pub fn current_digest(session: &Session, task: &str, variant: &str) -> CommandResult<String> {
-    let (project, id) = task.split_once('/').unwrap_or((task, ""));
-    let catalog = session.catalog()?;
-    let recipe = catalog.recipe(&TaskName::new(project, id), variant)?;
-    Ok(digest(&recipe, &catalog.locks(&recipe)?))
+/// Hashes the catalog's files that `built` was made from, as they are now.
+///
+/// By their bytes: an environment is entered in milliseconds, and parsing a lock takes as long.
+pub fn current_digest(session: &Session, built: &BuiltTask) -> CommandResult<String> {
+    Ok(hash_files(session.catalog()?, &built.catalog_files))
 }
 
-/// Hashes everything that a plan follows from.
-fn digest(recipe: &Recipe, locks: &infradev_recipes::Locks) -> String {
-    let mut hasher = blake3::Hasher::new();
-    let mut add = |text: &[u8]| {
-        hasher.update(&(text.len() as u64).to_le_bytes());
-        hasher.update(text);
-    };
-    add(&serde_json::to_vec(recipe).expect("plain data"));
-    for file in &recipe.files {
-        add(&file.content);
+/// Lists the catalog's files that a plan follows from.
+fn catalog_files(catalog: &Catalog, recipe: &Recipe, locks: &Locks) -> Vec<String> {
+    let project = &recipe.task.project;
+    let folder = format!("{project}/tasks/{}", recipe.task.id);
+    let mut files = vec![format!("{project}/project.toml"), format!("{folder}/task.toml")];
+    let mut locked: Vec<String> = vec![recipe.lock_file()];
+    locked.extend(locks.build_locks.keys().map(|name| infradev_recipes::lock_file(name)));
+    locked.extend(locks.base_lock.iter().map(|_| recipe.base_lock_file()));
+    files.extend(locked.into_iter().map(|file| format!("{project}/locks/{file}")));
+    // Files that recipes write out stand in these folders by custom.
+    for (document, below) in
+        [(format!("{project}/project.toml"), project.clone()), (format!("{folder}/task.toml"), folder)]
+    {
+        let Some(path) = catalog.find(&document) else { continue };
+        for entry in std::fs::read_dir(path.with_file_name("files")).into_iter().flatten().flatten() {
+            files.push(format!("{below}/files/{}", entry.file_name().to_string_lossy()));
+        }
     }
-    add(locks.lock.to_text().as_bytes());
-    locks.build_locks.values().for_each(|lock| add(lock.to_text().as_bytes()));
-    locks.base_lock.iter().for_each(|lock| add(lock.to_text().as_bytes()));
+    files.sort();
+    files
+}
+
+fn hash_files(catalog: &Catalog, files: &[String]) -> String {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |bytes: &[u8]| {
+        hasher.update(&(bytes.len() as u64).to_le_bytes());
+        hasher.update(bytes);
+    };
+    for file in files {
+        add(file.as_bytes());
+        add(&catalog.find(file).and_then(|path| std::fs::read(path).ok()).unwrap_or_default());
+    }
     hasher.finalize().to_hex().to_string()
 }
 

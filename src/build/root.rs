@@ -28,7 +28,10 @@ pub struct BuiltTask {
     pub variables: BTreeMap<String, String>,
     /// Whether the host's directories are shown below the stack.
     pub host_base: bool,
-    /// What the recipe and its locks hashed to.
+    /// The files of the catalog that it was made from.
+    #[serde(default)]
+    pub catalog_files: Vec<String>,
+    /// What they hashed to.
     pub recipe: String,
     /// Seconds since 1970.
     pub built: u64,

@@ -139,6 +139,7 @@ fn make_root(
         workspace: recipe.workspace.clone(),
         variables: recipe.env.clone(),
         host_base: matches!(recipe.base, Base::Host),
+        catalog_files: state.prepared.catalog_files.clone(),
         recipe: state.prepared.digest.clone(),
         built: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };

@@ -56,7 +56,7 @@ fn not_built(session: &Session, target: &str) -> CommandError {
 
 /// Says when the catalog has another recipe or lock than the build was made from.
 fn check_fresh(session: &Session, built: &BuiltTask, required: bool) -> CommandResult {
-    let current = crate::build::current_digest(session, &built.task, &built.variant);
+    let current = crate::build::current_digest(session, built);
     let changed = match current {
         Ok(digest) => digest != built.recipe,
         // Without its catalog a built environment is as good as with it.

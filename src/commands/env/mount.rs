@@ -156,6 +156,8 @@ pub(super) fn detach(environment: &Environment) -> CommandResult<bool> {
     if !environment.is_mounted() {
         return Ok(false);
     }
+    // This program may itself have been started from inside the mount.
+    let _stays_where_it_is = rustix::process::chdir("/");
     match rustix::mount::unmount(environment.merged(), rustix::mount::UnmountFlags::empty()) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::BUSY) => {
