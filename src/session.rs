@@ -72,6 +72,10 @@ impl Session {
             return Err(CommandError::usage("no catalog of recipes is configured")
                 .hint("name one with --catalog, or run infradev in a checkout that has recipes/catalog"));
         }
+        if let Some(absent) = roots.iter().find(|root| !root.is_dir()) {
+            return Err(CommandError::usage(format!("there is no catalog at {}", absent.display()))
+                .hint("a catalog is a directory of recipes, named by --catalog, INFRADEV_CATALOG or the configuration"));
+        }
         roots.extend(Some(self.machine_catalog()).filter(|machine| machine.is_dir()));
         Ok(Catalog::open(&roots)?)
     }

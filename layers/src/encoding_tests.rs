@@ -1,3 +1,5 @@
+//! Encodings: a golden vector, round trips, and what is refused.
+
 use infradev_store::ObjectId;
 use proptest::prelude::*;
 

@@ -160,7 +160,11 @@ impl BuildError {
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)
             }
             Self::Repository { ref url, .. } => {
-                let hint = format!("if you have a copy, name it with --mirror {url}=PATH or [mirrors] of the configuration");
+                let hint = if url.starts_with('/') || url.starts_with("file:") {
+                    "it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration".to_owned()
+                } else {
+                    format!("if you have a copy, name it with --mirror {url}=PATH or [mirrors] of the configuration")
+                };
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)
             }
             Self::Disagreement { ref first, .. } => {

@@ -113,8 +113,8 @@ impl Repository {
             return Ok(repository);
         }
         if session.config.offline {
-            let detail = format!("commit {commit} is not here, and the network is off");
-            return Err(BuildError::Repository { url: url.to_owned(), detail });
+            let what = format!("commit {commit} of {url}");
+            return Err(crate::net::NetError::Offline { what }.into());
         }
         fs::create_dir_all(&repository.git_dir).map_err(io("create", &repository.git_dir))?;
         repository.run(&["init", "--quiet", "--bare"])?;

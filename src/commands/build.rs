@@ -79,7 +79,10 @@ pub(crate) fn report(session: &Session, summary: &BuildSummary) -> CommandResult
         session.ui.note(format!("ready: {}", tasks.join(", ")));
     }
     for (task, reason) in failed {
-        session.ui.note(format!("not ready: {task} ({})", reason.lines().next().unwrap_or_default()));
+        // What was said above needs no second saying.
+        let said = errors.iter().any(|error| error.message == *reason);
+        let reason = reason.lines().next().filter(|_| !said).map(|reason| format!(" ({reason})"));
+        session.ui.note(format!("not ready: {task}{}", reason.unwrap_or_default()));
     }
     let worst = errors.iter().map(|error| exit_code(error.kind)).max_by_key(|code| severity(*code));
     Ok(worst.unwrap_or(u8::from(!failed.is_empty())))

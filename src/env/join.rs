@@ -55,5 +55,5 @@ pub(crate) fn join(holder: &Holder, run: &Run) -> CommandResult<u8> {
     let mut child = command.spawn().map_err(failed)?;
     forward_to(Pid::from_child(&child));
     let status = child.wait().map_err(failed)?;
-    Ok(status.code().map_or_else(|| 128 + status.signal().unwrap_or(0), |code| code) as u8)
+    Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)) as u8)
 }

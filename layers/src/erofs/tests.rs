@@ -1,3 +1,5 @@
+//! Images read back, and what the planner makes of odd trees.
+
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 
 use std::fs;

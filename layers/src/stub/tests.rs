@@ -1,3 +1,5 @@
+//! Stub trees on disk, and their pool.
+
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 
 use std::collections::HashSet;

@@ -125,8 +125,8 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
         }
         Action::Wheel(package) => {
             let needs = plan.node(ready.index).needs.iter();
-            let sdist =
-                needs.filter(|need| matches!(plan.node(**need).action, Action::SdistWheel(_))).next_back();
+            let mut sdists = needs.filter(|need| matches!(plan.node(**need).action, Action::SdistWheel(_)));
+            let sdist = sdists.next_back();
             let built = sdist.and_then(|need| ready.progress.layers.get(need)).copied();
             wheel::wheel(workshop, package, built, &below(false), plan.target.python, &log)
         }

@@ -117,7 +117,7 @@ pub(super) fn in_environment(
 /// Starts the run, lets it have the terminal, and returns its status.
 pub(crate) fn attend(plan: &LaunchPlan) -> CommandResult<u8> {
     // The command decides about interruptions; this program has its leftovers to clear away after it.
-    let _signals = join::forward_nothing()?;
+    join::forward_nothing()?;
     let mut launched = launch(plan, Streams::inherited())?;
     let stage = rustix::process::Pid::from_child(&launched.child);
     join::forward_to(stage);
@@ -166,11 +166,7 @@ pub(crate) fn describe(
 /// Half of the machine's memory, in bytes: how large /tmp and /dev/shm may grow.
 pub(crate) fn memory_files() -> u64 {
     let info = rustix::system::sysinfo();
-    #[expect(
-        clippy::unnecessary_cast,
-        clippy::useless_conversion,
-        reason = "the field's type differs between architectures"
-    )]
+    #[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
     let total = u64::try_from(info.totalram).unwrap_or(0) * u64::from(info.mem_unit);
     (total / 2).max(64 << 20)
 }

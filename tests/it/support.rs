@@ -1,0 +1,15 @@
+//! What the tests stand on: places to run the program in, packages, repositories, walks over trees.
+
+mod catalog;
+mod machine;
+mod packages;
+mod place;
+mod repository;
+mod walk;
+
+pub(crate) use catalog::{PROJECT, TASK, host_python, lock_of};
+pub(crate) use machine::{Need, lacks, long, rounds, work_directory};
+pub(crate) use packages::{Index, Package, sdist, wheel};
+pub(crate) use place::{Finished, Place, User, assert_failed, wait_until};
+pub(crate) use repository::Repository;
+pub(crate) use walk::{Seen, walk};
