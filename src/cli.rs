@@ -75,6 +75,8 @@ enum Command {
     /// Environments: mount them, run commands in them
     #[command(subcommand)]
     Env(commands::env::EnvCommand),
+    /// Decide what environments install: every package with its hash
+    Lock(commands::lock::LockArguments),
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
@@ -116,6 +118,7 @@ fn fail(ui: &Ui, error: &CommandError) -> ExitCode {
 fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
     match command {
         Command::Env(command) => commands::env::run(session, command),
+        Command::Lock(arguments) => commands::lock::run(session, arguments),
         Command::Completions { shell } => {
             let mut script = vec![];
             clap_complete::generate(shell, &mut CommandLine::command(), "infradev", &mut script);

@@ -1,3 +1,4 @@
 //! The commands, a file for each.
 
 pub(crate) mod env;
+pub(crate) mod lock;

@@ -9,6 +9,7 @@ mod commands;
 pub mod config;
 pub mod env;
 pub mod error;
+pub mod lock;
 pub mod net;
 pub mod session;
 pub mod ui;

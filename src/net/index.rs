@@ -18,6 +18,10 @@ pub struct IndexFile {
     pub name: String,
     /// Where it is.
     pub url: String,
+    /// What its bytes hash to, where the index tells.
+    pub sha256: Option<String>,
+    /// Whether it was withdrawn (PEP 592): the reason, which may be empty.
+    pub yanked: Option<String>,
 }
 
 /// A package index.
@@ -37,6 +41,33 @@ struct Page {
 struct PageFile {
     filename: String,
     url: String,
+    #[serde(default)]
+    hashes: HashMap<String, String>,
+    #[serde(default)]
+    yanked: Yanked,
+}
+
+/// PEP 691: a reason, or a plain yes or no.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Yanked {
+    Reason(String),
+    Plain(bool),
+}
+
+impl Default for Yanked {
+    fn default() -> Self {
+        Self::Plain(false)
+    }
+}
+
+impl Yanked {
+    fn reason(self) -> Option<String> {
+        match self {
+            Self::Reason(reason) => Some(reason),
+            Self::Plain(yanked) => yanked.then(String::new),
+        }
+    }
 }
 
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";
@@ -82,7 +113,8 @@ impl PackageIndex {
         found.ok_or_else(|| NetError::NoFile { project: project.to_owned(), file: file.to_owned() })
     }
 
-    fn files(&self, client: &Client, project: &str) -> Result<Arc<Vec<IndexFile>>, NetError> {
+    /// Returns the files of a project.
+    pub fn files(&self, client: &Client, project: &str) -> Result<Arc<Vec<IndexFile>>, NetError> {
         let pages = || self.pages.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(files) = pages().get(project) {
             return Ok(Arc::clone(files));
@@ -97,7 +129,12 @@ impl PackageIndex {
             let page: Page = serde_json::from_str(&text).map_err(answer)?;
             page.files
                 .into_iter()
-                .map(|file| IndexFile { name: file.filename, url: absolute(&url, &file.url) })
+                .map(|mut file| IndexFile {
+                    name: file.filename,
+                    url: absolute(&url, &file.url),
+                    sha256: file.hashes.remove("sha256"),
+                    yanked: file.yanked.reason(),
+                })
                 .collect()
         } else {
             links(&text, &url)
@@ -119,10 +156,17 @@ fn links(html: &str, page: &str) -> Vec<IndexFile> {
     let mut files = vec![];
     for anchor in html.split("<a ").skip(1) {
         let Some((tag, rest)) = anchor.split_once('>') else { continue };
-        let href = tag.split_once("href=\"").and_then(|(_, rest)| rest.split_once('"')).map(|(href, _)| href);
-        if let (Some(href), Some((name, _))) = (href, rest.split_once("</a>")) {
-            let href = href.replace("&amp;", "&");
-            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href) });
+        let attribute = |name: &str| {
+            let (_, rest) = tag.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value.replace("&amp;", "&"))
+        };
+        if let (Some(href), Some((name, _))) = (attribute("href"), rest.split_once("</a>")) {
+            files.push(IndexFile {
+                name: name.trim().to_owned(),
+                url: absolute(page, &href),
+                sha256: href.split_once("#sha256=").map(|(_, digits)| digits.to_owned()),
+                yanked: attribute("data-yanked").or_else(|| tag.contains("data-yanked").then(String::new)),
+            });
         }
     }
     files
@@ -145,5 +189,8 @@ mod tests {
         let files = links(html, "https://index.example/simple/x/");
         assert_eq!(files[0].name, "x-1.0-py3-none-any.whl");
         assert_eq!(files[0].url, "https://index.example/files/x-1.0-py3-none-any.whl#sha256=00");
+        assert_eq!((files[0].sha256.as_deref(), &files[0].yanked), (Some("00"), &None));
+        let html = "<a data-yanked=\"bad &amp; old\" href=\"x-1.1-py3-none-any.whl\">x-1.1-py3-none-any.whl</a>";
+        assert_eq!(links(html, "https://index.example/simple/x/")[0].yanked.as_deref(), Some("bad & old"));
     }
 }
