@@ -8,6 +8,7 @@
 mod base;
 mod check;
 mod error;
+mod graph;
 mod requirements;
 mod resolve;
 mod sdist;

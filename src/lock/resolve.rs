@@ -6,18 +6,16 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use infradev_recipes::{
-    Archive, Artifact, DistributionName, Package, Pruning, Resolution, Target, Timestamp, dependencies_in_metadata,
-};
+use infradev_recipes::{Archive, Artifact, DistributionName, Package, Pruning, Resolution, Target, Timestamp};
 use infradev_store::{Lease, Store};
-use rayon::prelude::*;
 
 use super::LockError;
+use super::graph::fill_dependencies;
 use super::requirements::RequirementFiles;
 use super::siblings::{Preference, as_answer};
-use super::uv::{Question, Uv};
+use super::uv::{Form, Question, Uv};
 use crate::build::BuildError;
-use crate::net::{Client, NetError};
+use crate::net::NetError;
 use crate::session::Session;
 
 /// Where locks are resolved: the session, uv, and a directory that goes with the lease.
@@ -51,6 +49,7 @@ pub(super) struct Request<'a> {
 
 const PINS: &str = "pins.in";
 const ANSWER: &str = "pylock.answer.toml";
+const ANNOTATED: &str = "answer.txt";
 
 impl<'a> Resolver<'a> {
     /// Makes ready to resolve.
@@ -75,7 +74,7 @@ impl<'a> Resolver<'a> {
         Ok(path)
     }
 
-    /// Resolves, and prunes to one artifact per package; those of the index carry their URL there.
+    /// Resolves, and prunes to one artifact per package, which still carries its URL.
     pub(super) fn resolve(
         &self,
         request: &Request<'_>,
@@ -98,28 +97,31 @@ impl<'a> Resolver<'a> {
         let question = Question {
             inputs: &inputs,
             output: ANSWER,
+            form: Form::Lock,
             target: &request.target,
             exclude_newer: request.exclude_newer,
             only_wheels: request.only_wheels,
         };
         let failed = |detail| LockError::Resolve { lock: request.lock.to_owned(), detail };
         self.uv()?.resolve(&directory, &question).map_err(failed)?;
-        let text = fs::read_to_string(&answer)
-            .map_err(|source| BuildError::Io { action: "read", path: answer.clone(), source })?;
-        let resolution = Resolution::parse(request.lock, &text).map_err(LockError::Answer)?;
+        let resolution = Resolution::parse(request.lock, &read(&answer)?).map_err(LockError::Answer)?;
         let pruning = Pruning { target: request.target, index_prefixes: &[] };
         let prune = |source| LockError::Prune { lock: request.lock.to_owned(), source };
-        resolution.prune(&pruning).map_err(prune)
+        let mut packages = resolution.prune(&pruning).map_err(prune)?;
+        // Asked again with its own answer preferred, uv says the same in the form that tells who needs what.
+        let annotated = directory.join(ANNOTATED);
+        let pins = packages.iter().map(|package| format!("{}=={}\n", package.name, package.version));
+        write(&annotated, &pins.collect::<String>())?;
+        let again = Question { output: ANNOTATED, form: Form::Annotated, ..question };
+        self.uv()?.resolve(&directory, &again).map_err(failed)?;
+        fill_dependencies(&mut packages, &read(&annotated)?);
+        Ok(packages)
     }
 
-    /// Fills in what each wheel needs, and takes the URLs of files of the index away.
-    pub(super) fn finish(&self, packages: &mut [Package], target: &Target) -> Result<(), LockError> {
-        let client = self.session.client()?;
-        let needs: Vec<Option<Vec<DistributionName>>> =
-            packages.par_iter().map(|package| dependencies(client, package, target)).collect::<Result<_, _>>()?;
+    /// Takes the URLs of files of the index away.
+    pub(super) fn without_index_urls(&self, packages: &mut [Package]) -> Result<(), LockError> {
         let mut hosts = IndexHosts::default();
-        for (package, needs) in packages.iter_mut().zip(needs) {
-            package.dependencies = needs;
+        for package in packages {
             let (Artifact::Wheel(archive) | Artifact::Sdist { archive, .. }) = &mut package.artifact;
             if hosts.serves(self.session, &package.name, archive)? {
                 archive.url = None;
@@ -129,21 +131,8 @@ impl<'a> Resolver<'a> {
     }
 }
 
-/// Reads what a wheel needs from its METADATA, which indexes serve beside it (PEP 658); not all of them do.
-fn dependencies(
-    client: &Client,
-    package: &Package,
-    target: &Target,
-) -> Result<Option<Vec<DistributionName>>, LockError> {
-    let Artifact::Wheel(Archive { url: Some(url), .. }) = &package.artifact else { return Ok(None) };
-    let plain = url.split(['?', '#']).next().unwrap_or(url);
-    let what = format!("the metadata of {}", package.name);
-    match client.text(&format!("{plain}.metadata"), "*/*", &what) {
-        // Metadata that cannot be understood leaves the needs unknown, which is always right.
-        Ok((text, _)) => Ok(dependencies_in_metadata(&text, target).ok()),
-        Err(NetError::Status { status, .. }) if status.is_client_error() => Ok(None),
-        Err(error) => Err(error.into()),
-    }
+fn read(path: &Path) -> Result<String, BuildError> {
+    fs::read_to_string(path).map_err(|source| BuildError::Io { action: "read", path: path.to_owned(), source })
 }
 
 /// Where the package index keeps its files, learnt from its answers.

@@ -43,14 +43,25 @@ pub(super) struct Uv<'a> {
 pub(super) struct Question<'a> {
     /// Requirement files.
     pub(super) inputs: &'a [String],
-    /// A PEP 751 file that holds preferred versions, and receives the answer.
+    /// A file that holds preferred versions, and receives the answer.
     pub(super) output: &'a str,
+    /// Its form.
+    pub(super) form: Form,
     /// The machine to resolve for.
     pub(super) target: &'a Target,
     /// Nothing uploaded later is considered.
     pub(super) exclude_newer: Option<Timestamp>,
     /// Whether source distributions are out of the question.
     pub(super) only_wheels: bool,
+}
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    /// PEP 751: every artifact of every package.
+    Lock,
+    /// Requirements, each with the packages that it came for.
+    Annotated,
 }
 
 impl<'a> Uv<'a> {
@@ -84,10 +95,14 @@ impl<'a> Uv<'a> {
         command.env("PATH", &self.session.config.path).env("HOME", directory).env("TMPDIR", directory);
         command.env("UV_DEFAULT_INDEX", self.session.index().url().map_err(|error| error.to_string())?);
         command.args(["pip", "compile"]).args(question.inputs);
-        command.args(["--format", "pylock.toml", "--output-file", question.output]);
+        command.args(match question.form {
+            Form::Lock => ["--format", "pylock.toml", "--no-annotate"].as_slice(),
+            Form::Annotated => ["--format", "requirements.txt", "--annotation-style", "split"].as_slice(),
+        });
+        command.args(["--output-file", question.output]);
         command.args(["--python-version", &question.target.python.to_string()]);
         command.args(["--python-platform", &platform(question.target)]).arg("--python").arg(python);
-        command.args(["--no-annotate", "--no-header", "--no-config", "--no-python-downloads", "--quiet"]);
+        command.args(["--no-header", "--no-config", "--no-python-downloads", "--quiet"]);
         command.args(["--system-certs", "--color", "never", "--cache-dir"]).arg(&self.cache);
         if let Some(moment) = question.exclude_newer {
             command.args(["--exclude-newer", &moment.to_string()]);

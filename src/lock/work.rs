@@ -14,7 +14,7 @@ use super::base::BaseResolver;
 use super::requirements::RequirementFiles;
 use super::resolve::{Request, Resolver};
 use super::siblings::{self, Preference, Siblings};
-use super::{LockError, LockOptions, LockReport, Outcome, owner_of, sdist, target};
+use super::{LockError, LockOptions, LockReport, Outcome, Sharing, owner_of, sdist, target};
 use crate::build::BuildError;
 use crate::session::Session;
 
@@ -26,6 +26,13 @@ pub(super) struct Work<'a> {
     resolver: Resolver<'a>,
     siblings: Siblings,
     bases: BTreeMap<(String, String), BaseLock>,
+}
+
+/// A lock that was made, and what comes with it.
+struct Made {
+    lock: Pylock,
+    build_locks: Vec<(String, Pylock)>,
+    sharing: Sharing,
 }
 
 impl<'a> Work<'a> {
@@ -138,25 +145,15 @@ impl<'a> Work<'a> {
             only_wheels: false,
         };
         let own = own.filter(|_| !self.options.realign);
-        let preferences = self.preferences(recipe, &target, own.as_ref());
-        let mut packages = self.resolver.resolve(&request, &preferences)?;
-        let unaligned = if recipe.align && !self.siblings.preferences(&target).is_empty() {
-            let own = own.iter().flat_map(siblings::preferences_of).collect();
-            Some(self.resolver.resolve(&request, &own)?)
-        } else {
-            None
+        let label = format!("lock {name}");
+        self.session.ui.started(&label);
+        let made = self.make(recipe, &request, own.as_ref(), digest);
+        let (word, remark) = match &made {
+            Ok(made) => ("resolved", format!("{} packages", made.lock.packages().len())),
+            Err(_) => ("failed", String::new()),
         };
-        siblings::check_needs(recipe, &packages)?;
-        let build_locks = self.build_locks(recipe, &mut packages, &target)?;
-        self.resolver.finish(&mut packages, &target)?;
-        let sharing = Some(self.siblings.sharing(&target, &packages, unaligned.as_deref()));
-        let made_for = LockOrigin {
-            task: Some(recipe.task.to_string()),
-            target,
-            exclude_newer: recipe.exclude_newer,
-            requirement_digest: digest,
-        };
-        let lock = Pylock::new(made_for, packages);
+        self.session.ui.finished(&label, word, &remark);
+        let Made { lock, build_locks, sharing } = made?;
         let outcome = outcome(old.as_ref(), &lock);
         for (name, lock) in build_locks {
             self.write(&self.place(recipe, &lock_file(&name)), &lock.to_text(), Outcome::Changed)?;
@@ -164,7 +161,36 @@ impl<'a> Work<'a> {
         self.write(&path, &lock.to_text(), outcome)?;
         let packages = lock.packages().len();
         self.siblings.insert(&project, &file, lock);
-        Ok(LockReport { lock: name, path, outcome, packages, sharing })
+        Ok(LockReport { lock: name, path, outcome, packages, sharing: Some(sharing) })
+    }
+
+    fn make(
+        &self,
+        recipe: &Recipe,
+        request: &Request<'_>,
+        own: Option<&Pylock>,
+        requirement_digest: String,
+    ) -> Result<Made, LockError> {
+        let target = request.target;
+        let preferences = self.preferences(recipe, &target, own);
+        let mut packages = self.resolver.resolve(request, &preferences)?;
+        let unaligned = if recipe.align && !self.siblings.preferences(&target).is_empty() {
+            let own = own.into_iter().flat_map(siblings::preferences_of).collect();
+            Some(self.resolver.resolve(request, &own)?)
+        } else {
+            None
+        };
+        siblings::check_needs(recipe, &packages)?;
+        let build_locks = self.build_locks(recipe, &mut packages, &target)?;
+        self.resolver.without_index_urls(&mut packages)?;
+        let sharing = self.siblings.sharing(&target, &packages, unaligned.as_deref());
+        let made_for = LockOrigin {
+            task: Some(recipe.task.to_string()),
+            target,
+            exclude_newer: recipe.exclude_newer,
+            requirement_digest,
+        };
+        Ok(Made { lock: Pylock::new(made_for, packages), build_locks, sharing })
     }
 
     /// Returns what to prefer: the lock's own earlier versions, and those of siblings for what it did not have.
@@ -205,7 +231,7 @@ impl<'a> Work<'a> {
             };
             let preferences = self.preferences(recipe, target, None);
             let mut packages = self.resolver.resolve(&request, &preferences)?;
-            self.resolver.finish(&mut packages, target)?;
+            self.resolver.without_index_urls(&mut packages)?;
             let made_for = LockOrigin {
                 task: Some(recipe.task.to_string()),
                 target: *target,
