@@ -9,8 +9,10 @@ use crate::build::BuildError;
 use crate::build::base::apt::Apt;
 use crate::session::Session;
 
-/// What every base holds besides the packages that a recipe asks for: Debian's minimal system.
-const MINIMAL: &str = "?or(?essential, ?priority(required))";
+/// What every base holds besides the packages that a recipe asks for: Debian's minimal system. A new system has
+/// `/bin` and the like in `/usr` from the start; without the second pattern apt would choose the tool that moves
+/// them there, and its interpreter. Patterns may match nothing.
+const MINIMAL: [&str; 2] = ["?or(?essential, ?priority(required))", "?exact-name(usr-is-merged)"];
 
 /// Resolves Debian bases.
 pub(super) struct BaseResolver<'a> {
@@ -28,7 +30,7 @@ impl<'a> BaseResolver<'a> {
     pub(super) fn resolve(&self, suite: &str, requested: &[String]) -> Result<BaseLock, LockError> {
         let architecture = target::architecture();
         let apt = Apt::update(self.session, self.directory, suite, architecture)?;
-        let mut wanted = vec![MINIMAL.to_owned()];
+        let mut wanted: Vec<String> = MINIMAL.map(str::to_owned).to_vec();
         wanted.extend_from_slice(requested);
         let packages = apt.select(&wanted)?;
         if packages.is_empty() {
