@@ -72,15 +72,68 @@ fn parse_mirror(text: &str) -> Result<(String, String), String> {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Build the quickstart tasks, check them, and show what they share
+    Quickstart(commands::quickstart::QuickstartArgs),
+    /// List the tasks of the catalog and which are built
+    Ls(commands::ls::LsArgs),
+    /// Show a task: its source, base, packages, steps and tests
+    Show(commands::show::ShowArgs),
+    /// Say what a build would do: hits, downloads, disk
+    Plan(commands::plan::PlanArgs),
+    /// Build environments: each step once, looked up before it is run
+    Build(commands::build::BuildArgs),
+    /// Forget built tasks; `gc` then frees what only they used
+    Rm(commands::rm::RmArgs),
+    /// Say why a step would run: what differs from the one that is there
+    Why(commands::why::WhyArgs),
     /// Environments: mount them, run commands in them
     #[command(subcommand)]
     Env(commands::env::EnvCommand),
     /// Decide what environments install: every package with its hash
     Lock(commands::lock::LockArguments),
+    /// Apply a patch, run the official tests, then the probes, and print a verdict
+    Test(commands::test::TestArgs),
+    /// Layers: list them, show what is in one
+    #[command(subcommand)]
+    Layer(commands::layer::LayerCommand),
+    /// Show what uses the disk, and what sharing saved
+    Du(commands::du::DuArgs),
+    /// Remove what no task, pin or environment needs
+    Gc(commands::gc::GcArgs),
+    /// Keep the layers of a built task even after `rm`
+    Pin {
+        /// The task
+        task: String,
+        /// The name of the pin [default: the task's]
+        #[arg(long)]
+        name: Option<String>,
+    },
+    /// Remove a pin
+    Unpin {
+        /// The name of the pin
+        name: String,
+    },
+    /// Check that the store is whole
+    Verify(commands::verify::VerifyArgs),
+    /// Say what this machine and this store allow
+    Doctor,
     /// Write a completion script for a shell to standard output
     Completions {
         /// The shell
         shell: clap_complete::Shell,
+    },
+    /// The configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+}
+
+#[derive(Debug, Subcommand)]
+enum ConfigCommand {
+    /// Show the settings
+    Show {
+        /// Also say where each comes from
+        #[arg(long)]
+        origin: bool,
     },
 }
 
@@ -117,13 +170,29 @@ fn fail(ui: &Ui, error: &CommandError) -> ExitCode {
 
 fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
     match command {
+        Command::Quickstart(arguments) => commands::quickstart::run(session, &arguments),
+        Command::Ls(arguments) => commands::ls::run(session, &arguments),
+        Command::Show(arguments) => commands::show::run(session, &arguments),
+        Command::Plan(arguments) => commands::plan::run(session, &arguments),
+        Command::Build(arguments) => commands::build::run(session, &arguments),
+        Command::Rm(arguments) => commands::rm::run(session, &arguments),
+        Command::Why(arguments) => commands::why::run(session, &arguments),
         Command::Env(command) => commands::env::run(session, command),
         Command::Lock(arguments) => commands::lock::run(session, arguments),
+        Command::Test(arguments) => commands::test::run(session, &arguments),
+        Command::Layer(command) => commands::layer::run(session, command),
+        Command::Du(arguments) => commands::du::run(session, &arguments),
+        Command::Gc(arguments) => commands::gc::run(session, &arguments),
+        Command::Pin { task, name } => commands::pin::pin(session, &task, name.as_deref()),
+        Command::Unpin { name } => commands::pin::unpin(session, &name),
+        Command::Verify(arguments) => commands::verify::run(session, &arguments),
+        Command::Doctor => commands::doctor::run(session),
         Command::Completions { shell } => {
             let mut script = vec![];
             clap_complete::generate(shell, &mut CommandLine::command(), "infradev", &mut script);
             session.ui.print(&String::from_utf8_lossy(&script));
             Ok(0)
         }
+        Command::Config(ConfigCommand::Show { origin }) => commands::config::show(session, origin),
     }
 }

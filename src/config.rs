@@ -58,9 +58,6 @@ pub struct Config {
     /// The caller's search path, for tools of the host.
     #[serde(skip)]
     pub path: String,
-    /// Proxies and certificates, for tools of the host that use the network with a cleared environment.
-    #[serde(skip)]
-    pub network: Vec<(String, String)>,
     /// TERM, for interactive commands.
     #[serde(skip)]
     pub term: Option<String>,
@@ -81,12 +78,6 @@ pub struct Overrides {
     /// `--mirror URL=PLACE`
     pub mirrors: Vec<(String, String)>,
 }
-
-/// The variables by which tools learn of proxies and certificates.
-const NETWORK: [&str; 10] = [
-    "http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY",
-    "SSL_CERT_FILE", "SSL_CERT_DIR",
-];
 
 fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
@@ -122,7 +113,6 @@ impl Config {
             ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
             path: variable("PATH")
                 .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
-            network: NETWORK.iter().filter_map(|name| Some(((*name).to_owned(), variable(name)?))).collect(),
             term: variable("TERM"),
             warnings: vec![],
         };
@@ -206,6 +196,26 @@ impl Config {
         for (url, place) in overrides.mirrors {
             self.mirrors.insert(url, Setting::new(place, "--mirror"));
         }
+    }
+
+    /// Returns the caller's values of variables that a build step declares to be harmless.
+    pub fn passed_through(&self, names: &[String]) -> BTreeMap<String, String> {
+        names.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect()
+    }
+
+    /// Clears the environment of a tool of the host, but for where it finds programs and proxies.
+    pub fn clear_for_tool(command: &mut std::process::Command) {
+        const KEPT: [&str; 8] = [
+            "PATH",
+            "http_proxy",
+            "https_proxy",
+            "no_proxy",
+            "HTTP_PROXY",
+            "HTTPS_PROXY",
+            "NO_PROXY",
+            "SSL_CERT_FILE",
+        ];
+        command.env_clear().envs(KEPT.into_iter().filter_map(|name| Some((name, variable(name)?))));
     }
 
     /// Returns where `url` is to be fetched from.

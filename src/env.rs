@@ -1,6 +1,8 @@
 //! Environments: a merged stack, mounted with a writable upper, and commands run in it.
 
+pub mod holder;
 pub mod image;
+pub(crate) mod join;
 pub mod launch;
 pub mod mount;
 mod namespace;
@@ -8,3 +10,23 @@ mod network;
 pub mod plan;
 pub mod stage;
 pub mod state;
+
+use infradev_store::Store;
+
+use mount::BackEnd;
+use plan::Mapping;
+
+/// Returns the back end for this process: images for root, stubs for everybody else.
+pub fn default_back_end(_store: &Store) -> BackEnd {
+    if rustix::process::geteuid().is_root() { BackEnd::Erofs } else { BackEnd::Stub }
+}
+
+/// Returns how runs of this process map user ids.
+pub fn default_mapping() -> Mapping {
+    let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+    if uid.is_root() {
+        Mapping::Range(Mapping::RANGE)
+    } else {
+        Mapping::Caller { uid: uid.as_raw(), gid: gid.as_raw() }
+    }
+}

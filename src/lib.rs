@@ -6,9 +6,11 @@
 pub mod build;
 pub mod cli;
 mod commands;
+pub(crate) use commands::env as commands_env;
 pub mod config;
 pub mod env;
 pub mod error;
+pub mod eval;
 pub mod lock;
 pub mod net;
 pub mod session;

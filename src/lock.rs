@@ -20,7 +20,8 @@ mod work;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use infradev_recipes::{Base, Catalog, CatalogError, Pylock, Recipe};
+use infradev_recipes::{Base, Catalog, Pylock, Recipe};
+use infradev_store::Store;
 use serde::Serialize;
 
 pub use check::{Finding, check};
@@ -113,39 +114,50 @@ pub fn ensure_lock(session: &Session, recipe: &Recipe) -> CommandResult {
     let catalog = session.fresh_catalog()?;
     let project = &recipe.task.project;
     if recipe.base == Base::Host {
-        if !has_current(session, &catalog, recipe)? {
-            let mut work = Work::new(session, session.store()?, &catalog, LockOptions::default())?;
+        let store = session.store()?;
+        if !has_current(session, store, &catalog, recipe)? {
+            let mut work = Work::new(session, store, &catalog, LockOptions::default())?;
             work.lock_packages(recipe)?;
         }
         return Ok(());
     }
-    let missing = |file| LockError::Missing { task: recipe.task.clone(), file };
-    match catalog.locks(recipe) {
-        Ok(_) => Ok(()),
-        Err(CatalogError::NoLock { file, .. }) => Err(missing(format!("{project}/locks/{file}")).into()),
-        Err(error) => Err(error.into()),
+    let mut files = vec![recipe.lock_file()];
+    if let Base::Debian { .. } = recipe.base {
+        files.push(recipe.base_lock_file());
     }
+    for file in files {
+        if catalog.find(&format!("{project}/locks/{file}")).is_none() {
+            return Err(LockError::Missing { task: recipe.task.clone(), file }.into());
+        }
+    }
+    Ok(())
 }
 
 /// Whether all locks of `recipe`, which is over a host base, are there and suit this machine.
-fn has_current(session: &Session, catalog: &Catalog, recipe: &Recipe) -> Result<bool, LockError> {
+fn has_current(
+    session: &Session,
+    store: &Store,
+    catalog: &Catalog,
+    recipe: &Recipe,
+) -> Result<bool, LockError> {
     let Some(locks) = work::optional(catalog.locks(recipe))? else { return Ok(false) };
     let target = target::target_of(recipe, None)?;
-    Ok(locks.lock.made_for.target == target && !stale(session, catalog, recipe, &locks.lock)?)
+    Ok(locks.lock.made_for.target == target && !stale(session, store, catalog, recipe, &locks.lock)?)
 }
 
 /// Says whether `lock` was made from other requirements than `recipe` has now.
 ///
 /// A lock that several tasks share is judged by the task that it was made for.
 pub fn is_stale(session: &Session, catalog: &Catalog, recipe: &Recipe, lock: &Pylock) -> CommandResult<bool> {
-    Ok(stale(session, catalog, recipe, lock)?)
+    Ok(stale(session, session.store()?, catalog, recipe, lock)?)
 }
 
-fn stale(session: &Session, catalog: &Catalog, recipe: &Recipe, lock: &Pylock) -> Result<bool, LockError> {
+fn stale(session: &Session, store: &Store, catalog: &Catalog, recipe: &Recipe, lock: &Pylock) -> Result<bool, LockError> {
     let owner = owner_of(catalog, recipe, lock);
     let recipe = owner.as_ref().unwrap_or(recipe);
-    let scratch = || Ok(session.config.store.value.join("tmp"));
-    let files = RequirementFiles::read(session, recipe, &scratch)?;
+    let lease = store.lease("look at a lock")?;
+    let scratch = || Ok(lease.new_directory("requirements")?);
+    let files = RequirementFiles::read(session, store, recipe, &scratch)?;
     Ok(files.digest(recipe) != lock.made_for.requirement_digest)
 }
 

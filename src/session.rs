@@ -1,9 +1,9 @@
 //! What every command works with: configuration, terminal, store, catalog, network; each opened on first use.
 
-use std::cell::OnceCell;
 use std::path::PathBuf;
+use std::sync::OnceLock;
 
-use infradev_recipes::{Catalog, Recipe, TaskName, select, variants_of};
+use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, variants_of};
 use infradev_store::{Access, Store};
 
 use crate::config::Config;
@@ -18,9 +18,9 @@ pub struct Session {
     pub config: Config,
     /// The terminal.
     pub ui: Ui,
-    store: OnceCell<Store>,
-    catalog: OnceCell<Catalog>,
-    client: OnceCell<Client>,
+    store: OnceLock<Store>,
+    catalog: OnceLock<Catalog>,
+    client: OnceLock<Client>,
     index: PackageIndex,
 }
 
@@ -28,7 +28,7 @@ impl Session {
     /// Makes a session; opens nothing yet.
     pub fn new(config: Config, ui: Ui) -> Self {
         let index = PackageIndex::new(config.index.as_ref().map(|index| index.value.clone()));
-        let (store, catalog, client) = (OnceCell::new(), OnceCell::new(), OnceCell::new());
+        let (store, catalog, client) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
         Self { config, ui, store, catalog, client, index }
     }
 
@@ -74,6 +74,12 @@ impl Session {
         }
         roots.extend(Some(self.machine_catalog()).filter(|machine| machine.is_dir()));
         Ok(Catalog::open(&roots)?)
+    }
+
+    /// Reads the probes of a task.
+    pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
+        let catalog = Catalog::open(&self.config.catalogs.value)?;
+        Ok(catalog.grading(task)?.probes)
     }
 
     /// The HTTP client.

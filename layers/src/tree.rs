@@ -92,6 +92,52 @@ impl Tree {
         self.entries.iter().map(size).sum()
     }
 
+    /// Returns the entries for which `keep` is true, with the directories that they lie in.
+    ///
+    /// A hardlink whose file is not kept becomes the file.
+    pub fn filter(&self, keep: impl Fn(&TreePath) -> bool) -> Result<Self, TreeError> {
+        let mut builder = TreeBuilder::new();
+        let mut carriers: BTreeMap<&TreePath, TreePath> = BTreeMap::new();
+        for entry in self.entries.iter().filter(|entry| keep(&entry.path)) {
+            let kind = match &entry.kind {
+                Kind::Hardlink { first } => match carriers.get(first) {
+                    Some(carrier) => Kind::Hardlink { first: carrier.clone() },
+                    None => {
+                        carriers.insert(first, entry.path.clone());
+                        self.get(first).expect("a tree has no dangling hardlinks").clone()
+                    }
+                },
+                kind => {
+                    carriers.insert(&entry.path, entry.path.clone());
+                    kind.clone()
+                }
+            };
+            builder.add(entry.path.clone(), kind)?;
+        }
+        for entry in self.entries.iter().filter(|entry| entry.kind.is_directory()) {
+            if builder.holds_something_below(&entry.path) && !builder.contains(&entry.path) {
+                builder.add(entry.path.clone(), entry.kind.clone())?;
+            }
+        }
+        builder.finish()
+    }
+
+    /// Returns the tree with every modification time replaced.
+    #[must_use]
+    pub fn with_mtime(mut self, mtime: i64) -> Self {
+        for entry in &mut self.entries {
+            match &mut entry.kind {
+                Kind::Directory { metadata, .. }
+                | Kind::File { metadata, .. }
+                | Kind::Symlink { metadata, .. } => {
+                    metadata.mtime = mtime;
+                }
+                Kind::ImpliedDirectory | Kind::Hardlink { .. } | Kind::Whiteout => {}
+            }
+        }
+        self
+    }
+
     /// Takes entries that are known to hold the invariants, as a merge or a decoder produces them.
     pub(crate) fn from_sorted(entries: Vec<Entry>) -> Self {
         debug_assert!(entries.windows(2).all(|pair| pair[0].path < pair[1].path));
@@ -138,6 +184,18 @@ impl TreeBuilder {
             None | Some(Kind::ImpliedDirectory) => self.add(path, kind),
             Some(_) => Ok(()),
         }
+    }
+
+    /// Returns a builder that begins with the entries of `tree`.
+    pub fn from_tree(tree: Tree) -> Self {
+        Self { entries: tree.entries.into_iter().map(|entry| (entry.path, entry.kind)).collect() }
+    }
+
+    /// Whether something was added below `path`.
+    fn holds_something_below(&self, path: &TreePath) -> bool {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let mut after = self.entries.range((Excluded(path.clone()), Unbounded));
+        after.next().is_some_and(|(next, _)| next.starts_with(path))
     }
 
     /// Whether something was added at `path`.

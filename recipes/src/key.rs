@@ -78,7 +78,7 @@ impl Plan {
         match &self.node(index).action {
             Action::HostBase => Err(recorder.missing("a step that makes something")),
             Action::DebianBase(lock) => Ok(recorder.debian_base(lock)),
-            Action::Skeleton => Ok(recorder.skeleton()),
+            Action::Skeleton => recorder.skeleton(),
             Action::Wheel(package) => recorder.wheel(package),
             Action::SdistWheel(package) => recorder.sdist(package),
             Action::Source => Ok(recorder.source()),
@@ -110,10 +110,20 @@ impl Recorder<'_> {
             .list("packages", packages)
     }
 
-    fn skeleton(&self) -> StepRecord {
-        StepRecord::new("skeleton", self.context.versions.skeleton)
+    fn skeleton(&self) -> Result<StepRecord, KeyError> {
+        let record = StepRecord::new("skeleton", self.context.versions.skeleton)
             .text("prefix", PREFIX)
-            .text("python", self.plan.target.python)
+            .text("python", self.plan.target.python);
+        let needs = self.plan.node(self.index).needs.iter();
+        let on_host = needs.into_iter().any(|need| matches!(self.plan.node(*need).action, Action::HostBase));
+        // Over a host it also holds the links and empty directories that the host's are shown at.
+        Ok(if on_host { record.text("base", self.host()?) } else { record })
+    }
+
+    fn host(&self) -> Result<String, KeyError> {
+        let fingerprint = self.context.host_fingerprint.as_ref();
+        let fingerprint = fingerprint.ok_or_else(|| self.missing("the fingerprint of the host"))?;
+        Ok(format!("host {}", blake3::hash(fingerprint)))
     }
 
     fn wheel(&self, package: &Package) -> Result<StepRecord, KeyError> {
@@ -175,12 +185,7 @@ impl Recorder<'_> {
                 || self.progress.layers.get(index).ok_or_else(|| self.missing(format!("`{}`", node.label)));
             match &node.action {
                 Action::DebianBase(_) => base = Some(layer()?.to_hex()),
-                Action::HostBase => {
-                    let fingerprint = self.context.host_fingerprint.as_ref();
-                    let fingerprint =
-                        fingerprint.ok_or_else(|| self.missing("the fingerprint of the host"))?;
-                    base = Some(format!("host {}", blake3::hash(fingerprint)));
-                }
+                Action::HostBase => base = Some(self.host()?),
                 // The declared inputs stand for the tree.
                 Action::Source => {}
                 Action::Skeleton => needs.push(format!("skeleton {}", layer()?)),

@@ -99,6 +99,16 @@ pub enum BuildError {
         /// What to do about it.
         hint: Option<String>,
     },
+    /// A package of a base lock is no longer on the mirror.
+    #[error("the mirror no longer has {name} {version} ({file})")]
+    VanishedPackage {
+        /// The package.
+        name: String,
+        /// Its version.
+        version: String,
+        /// Where the mirror kept it.
+        file: String,
+    },
     /// A source repository is not there.
     #[error("the repository {url} cannot be fetched: {detail}")]
     Repository {
@@ -133,6 +143,9 @@ pub enum BuildError {
     /// Another step that it needs failed.
     #[error("`{0}`, which it needs, failed")]
     Needed(String),
+    /// A catalog document cannot be read.
+    #[error(transparent)]
+    Catalog(#[from] infradev_recipes::CatalogError),
     /// The plan lacks something.
     #[error(transparent)]
     Key(#[from] infradev_recipes::KeyError),
@@ -146,6 +159,7 @@ impl BuildError {
             Self::Stack(error) => error.into(),
             Self::Launch(error) => error.into(),
             Self::Io { action, path, source } => infradev_store::Error::io(action, &path, source).into(),
+            Self::Catalog(error) => error.into(),
             Self::Net(error) => net_error(&error),
             Self::Command { ref log, ref tail, .. } | Self::NoOutput { ref log, ref tail, .. } => {
                 let text = format!("{self}\n{}", indented(tail));
@@ -155,6 +169,9 @@ impl BuildError {
                 let hint = hint.clone();
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)
             }
+            Self::VanishedPackage { .. } => CommandError::caused(Kind::Failed, &self).hint(
+                "run `infradev lock TASK --refresh-base`, or name a mirror that keeps old packages with --mirror debian=URL",
+            ),
             Self::Repository { ref url, .. } => {
                 let hint = format!("if you have a copy, name it with --mirror {url}=PATH or [mirrors] of the configuration");
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)

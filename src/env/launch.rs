@@ -25,6 +25,9 @@ pub(crate) const INIT: &str = "__init";
 /// Likewise, for the process that lends a user namespace.
 pub(crate) const USER_NAMESPACE: &str = "__user-namespace";
 
+/// Likewise, for entering the namespaces of a holder.
+pub(crate) const JOIN: &str = "__join";
+
 /// Everything that the stages need to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LaunchPlan {

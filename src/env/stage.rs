@@ -3,6 +3,8 @@
 //! Both are this program, started anew, and stay single-threaded: new user namespaces are refused to processes
 //! with threads. They speak only through the notice pipe.
 
+mod attend;
+mod enter;
 mod init;
 mod root;
 
@@ -12,12 +14,12 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
-use oci_spec::runtime::{LinuxNamespaceType, Spec};
-use rustix::process::Signal;
+use attend::Attendant;
+use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
+use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::launch::{INIT, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
+use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
 use super::namespace;
 use super::plan::Mapping;
 
@@ -55,6 +57,7 @@ pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
     match word.as_str() {
         STAGE => Some(with_pipe(rest, stage)),
         INIT => Some(with_pipe(rest, init::init)),
+        JOIN => Some(enter::enter(rest)),
         USER_NAMESPACE => Some(lend_user_namespace()),
         _ => None,
     }
@@ -138,20 +141,10 @@ fn stage(inherited: &Inherited) -> Result<i32, Failure> {
         rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty()).during("hand over descriptors")?;
         command.arg(fd.as_raw_fd().to_string());
     }
-    // Process 1 forwards signals by itself; those of a terminal reach the command without any help.
-    let mut signals =
-        signal_hook::iterator::Signals::new([SIGTERM, SIGHUP, SIGINT, SIGQUIT]).during("handle signals")?;
-    let mut child = command.spawn().during("start process 1")?;
-    let pid = rustix::process::Pid::from_child(&child);
-    std::thread::spawn(move || {
-        for signal in signals.forever() {
-            if let Some(signal) = Signal::from_named_raw(signal) {
-                let _it_may_have_ended = rustix::process::kill_process(pid, signal);
-            }
-        }
-    });
-    let status = child.wait().during("wait for process 1")?;
-    Ok(status.code().unwrap_or(FAILED))
+    let from_terminal = plan.spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
+    let attendant = Attendant::new(from_terminal).during("handle signals")?;
+    let child = command.spawn().during("start process 1")?;
+    Ok(attendant.wait(Pid::from_child(&child)))
 }
 
 fn namespaces(spec: &Spec) -> Vec<LinuxNamespaceType> {

@@ -38,7 +38,7 @@ pub struct EnvironmentState {
 impl EnvironmentState {
     /// Returns the stack.
     pub fn stack(&self) -> Stack {
-        Stack { layers: self.layers.clone() }
+        Stack::new(self.layers.clone())
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use infradev_recipes::{Archive, Artifact, Base, Catalog, Pylock, Recipe, lock_file};
+use infradev_store::Store;
 use serde::Serialize;
 
 use super::resolve::Resolver;
@@ -27,8 +28,9 @@ pub struct Finding {
 /// Compares the locks of `recipes` with their requirements and with the indexes; changes nothing.
 pub fn check(session: &Session, recipes: &[Recipe]) -> CommandResult<Vec<Finding>> {
     let catalog = session.fresh_catalog()?;
-    let mut check = Check { session, catalog: &catalog, findings: BTreeSet::new(), done: BTreeSet::new() };
-    let resolver = Resolver::new(session, session.store()?)?;
+    let store = session.store()?;
+    let mut check = Check { session, store, catalog: &catalog, findings: BTreeSet::new(), done: BTreeSet::new() };
+    let resolver = Resolver::new(session, store)?;
     for recipe in recipes {
         if let Base::Debian { suite, packages } = &recipe.base {
             check.base(recipe, suite, packages, &resolver)?;
@@ -40,6 +42,7 @@ pub fn check(session: &Session, recipes: &[Recipe]) -> CommandResult<Vec<Finding
 
 struct Check<'a> {
     session: &'a Session,
+    store: &'a Store,
     catalog: &'a Catalog,
     findings: BTreeSet<Finding>,
     done: BTreeSet<String>,
@@ -88,7 +91,7 @@ impl Check<'_> {
             self.find(&name, None, "is missing");
             return Ok(());
         };
-        if stale(self.session, self.catalog, recipe, &lock)? {
+        if stale(self.session, self.store, self.catalog, recipe, &lock)? {
             self.find(&name, None, "is stale: the requirements have changed");
         }
         let base_lock = optional(self.catalog.base_lock(project, &recipe.base_lock_file()))?;

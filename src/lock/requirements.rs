@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 
 use infradev_recipes::{Origin, Recipe};
+use infradev_store::Store;
 
 use super::LockError;
 use super::sdist::SourceArchive;
-use crate::build::BuildError;
+use crate::build::io;
+use crate::build::source::Repository;
 use crate::session::Session;
 
 /// Requirement files by their paths in the source tree: those that the recipe names in its order, then those
@@ -23,12 +24,12 @@ pub(super) type Scratch<'a> = &'a dyn Fn() -> Result<PathBuf, LockError>;
 
 impl RequirementFiles {
     /// Reads them from the source tree of `recipe`.
-    pub(super) fn read(session: &Session, recipe: &Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
+    pub(super) fn read(session: &Session, store: &Store, recipe: &Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
         let named = &recipe.requirements.files;
         if named.is_empty() {
             return Ok(Self::default());
         }
-        let tree = SourceTree::open(session, recipe, scratch)?;
+        let tree = SourceTree::open(session, store, recipe, scratch)?;
         let mut found: Vec<(String, Vec<u8>)> = vec![];
         let mut wanted: Vec<String> = named.clone();
         let mut at = 0;
@@ -59,9 +60,8 @@ impl RequirementFiles {
     pub(super) fn write(&self, directory: &Path) -> Result<(), LockError> {
         for (path, content) in &self.files {
             let path = directory.join(path);
-            let io = |source| BuildError::Io { action: "write", path: path.clone(), source };
-            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(io)?;
-            fs::write(&path, content).map_err(io)?;
+            path.parent().map_or(Ok(()), fs::create_dir_all).map_err(io("create the directory of", &path))?;
+            fs::write(&path, content).map_err(io("write", &path))?;
         }
         Ok(())
     }
@@ -96,69 +96,31 @@ fn beside(path: &str, file: &str) -> String {
 }
 
 /// Where the files of a source tree are read from.
-enum SourceTree {
-    Repository { directory: PathBuf, commit: String, path: String },
+enum SourceTree<'a> {
+    Repository(Repository, &'a str),
     Archive(SourceArchive),
 }
 
-impl SourceTree {
-    fn open(session: &Session, recipe: &Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
+impl<'a> SourceTree<'a> {
+    fn open(session: &Session, store: &Store, recipe: &'a Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
         match &recipe.source.origin {
             Origin::Commit(commit) => {
                 let url = recipe.git.as_deref().unwrap_or_default();
-                let directory = repository(session.config.mirror(url))?;
-                Ok(Self::Repository { directory, commit: commit.clone(), path: session.config.path.clone() })
+                Ok(Self::Repository(Repository::open(session, store, url, commit)?, commit))
             }
             Origin::Sdist { name, version, sha256 } => {
-                let file = super::sdist::sdist_file(session, name, version)?;
-                let archive = SourceArchive::fetch(session, name, version, &file, sha256, &scratch()?)?;
+                let archive = SourceArchive::fetch(session, name, version, sha256, &scratch()?)?;
                 Ok(Self::Archive(archive))
             }
         }
     }
 
-    fn file(&self, file: &str) -> Result<Option<Vec<u8>>, LockError> {
+    fn file(&self, path: &str) -> Result<Option<Vec<u8>>, LockError> {
         match self {
-            Self::Archive(archive) => archive.file(file),
-            Self::Repository { directory, commit, path } => {
-                let object = format!("{commit}:{file}");
-                let blob = git(directory, path, &["cat-file", "blob", &object])?;
-                if blob.is_none() && git(directory, path, &["cat-file", "-e", &format!("{commit}^{{tree}}")])?.is_none() {
-                    let url = directory.display().to_string();
-                    return Err(BuildError::Repository { url, detail: format!("it has no commit {commit}") }.into());
-                }
-                Ok(blob)
-            }
+            Self::Archive(archive) => archive.file(path),
+            Self::Repository(repository, commit) => Ok(repository.file(commit, path)?),
         }
     }
-}
-
-/// Returns the git directory of a repository on this machine.
-fn repository(place: &str) -> Result<PathBuf, LockError> {
-    let path = Path::new(place.strip_prefix("file://").unwrap_or(place));
-    let inner = path.join(".git");
-    if inner.is_dir() {
-        Ok(inner)
-    } else if path.join("objects").is_dir() {
-        Ok(path.to_owned())
-    } else {
-        let detail = "requirement files are read from a copy of the repository on this machine".to_owned();
-        Err(BuildError::Repository { url: place.to_owned(), detail }.into())
-    }
-}
-
-/// Runs git with no configuration but its own defaults; `None` if it fails.
-fn git(directory: &Path, path: &str, arguments: &[&str]) -> Result<Option<Vec<u8>>, LockError> {
-    let mut command = Command::new("git");
-    command.env_clear().env("PATH", path).env("GIT_CONFIG_NOSYSTEM", "1").env("GIT_CONFIG_GLOBAL", "/dev/null");
-    command.env("GIT_NO_REPLACE_OBJECTS", "1").env("LC_ALL", "C");
-    command.args(["-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never", "--git-dir"]).arg(directory);
-    let output = command.args(arguments).stdin(Stdio::null()).output().map_err(|error| BuildError::Tool {
-        tool: "git".to_owned(),
-        detail: error.to_string(),
-        hint: Some("install git on this machine".to_owned()),
-    })?;
-    Ok(output.status.success().then_some(output.stdout))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use infradev_recipes::{Archive, Artifact, DistributionName, Package, Pruning, Resolution, Target, Timestamp};
 use infradev_store::{Lease, Store};
@@ -14,7 +13,7 @@ use super::graph::fill_dependencies;
 use super::requirements::RequirementFiles;
 use super::siblings::{Preference, as_answer};
 use super::uv::{Form, Question, Uv};
-use crate::build::BuildError;
+use crate::build::{BuildError, io};
 use crate::net::NetError;
 use crate::session::Session;
 
@@ -25,7 +24,6 @@ pub(super) struct Resolver<'a> {
     store: &'a Store,
     uv: OnceCell<Uv<'a>>,
     lease: Lease,
-    counter: AtomicUsize,
 }
 
 /// What one lock is resolved from.
@@ -55,7 +53,7 @@ impl<'a> Resolver<'a> {
     /// Makes ready to resolve.
     pub(super) fn new(session: &'a Session, store: &'a Store) -> Result<Self, LockError> {
         let lease = store.lease("lock")?;
-        Ok(Self { session, store, uv: OnceCell::new(), lease, counter: AtomicUsize::new(0) })
+        Ok(Self { session, store, uv: OnceCell::new(), lease })
     }
 
     /// Returns uv, which is fetched when it is first needed.
@@ -69,9 +67,7 @@ impl<'a> Resolver<'a> {
 
     /// Makes a new directory that goes away with the resolver.
     pub(super) fn directory(&self) -> Result<PathBuf, LockError> {
-        let path = self.lease.staging()?.join(format!("lock-{}", self.counter.fetch_add(1, Ordering::Relaxed)));
-        fs::create_dir(&path).map_err(|source| BuildError::Io { action: "create", path: path.clone(), source })?;
-        Ok(path)
+        Ok(self.lease.new_directory("lock")?)
     }
 
     /// Resolves, and prunes to one artifact per package, which still carries its URL.
@@ -82,9 +78,7 @@ impl<'a> Resolver<'a> {
     ) -> Result<Vec<Package>, LockError> {
         let directory = self.directory()?;
         let answer = directory.join(ANSWER);
-        let write = |path: &Path, text: &str| {
-            fs::write(path, text).map_err(|source| BuildError::Io { action: "write", path: path.to_owned(), source })
-        };
+        let write = |path: &Path, text: &str| fs::write(path, text).map_err(io("write", path));
         let mut pins = request.pins.join("\n");
         pins.push('\n');
         write(&directory.join(PINS), &pins)?;
@@ -132,7 +126,7 @@ impl<'a> Resolver<'a> {
 }
 
 fn read(path: &Path) -> Result<String, BuildError> {
-    fs::read_to_string(path).map_err(|source| BuildError::Io { action: "read", path: path.to_owned(), source })
+    fs::read_to_string(path).map_err(io("read", path))
 }
 
 /// Where the package index keeps its files, learnt from its answers.

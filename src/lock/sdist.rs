@@ -8,8 +8,7 @@ use flate2::bufread::GzDecoder;
 use infradev_recipes::{Archive, DistributionName};
 
 use super::LockError;
-use crate::build::BuildError;
-use crate::net::NetError;
+use crate::build::io;
 use crate::session::Session;
 
 /// A downloaded source distribution.
@@ -23,30 +22,18 @@ pub(super) struct SourceArchive {
 /// What PEP 517 and 518 say of a source distribution that names no build system.
 const LEGACY: [&str; 2] = ["setuptools>=40.8.0", "wheel"];
 
-/// Returns the file name of the source distribution of a release.
-pub(super) fn sdist_file(session: &Session, name: &DistributionName, version: &str) -> Result<String, LockError> {
-    let files = session.index().files(session.client()?, name.as_str())?;
-    let wanted = format!("{}-{version}", name.file_form());
-    let stem = |file: &str| file.strip_suffix(".tar.gz").map(|stem| stem.to_ascii_lowercase().replace('-', "_"));
-    let found = files.iter().find(|file| stem(&file.name) == Some(wanted.replace('-', "_")));
-    let missing =
-        || NetError::NoFile { project: name.to_string(), file: format!("{wanted}.tar.gz") };
-    Ok(found.ok_or_else(missing)?.name.clone())
-}
-
 impl SourceArchive {
-    /// Fetches `file` of the index to `scratch`.
+    /// Fetches the file of the index with this hash to `scratch`.
     pub(super) fn fetch(
         session: &Session,
         name: &DistributionName,
         version: &str,
-        file: &str,
         sha256: &str,
         scratch: &Path,
     ) -> Result<Self, LockError> {
         let client = session.client()?;
-        let found = session.index().find(client, name.as_str(), file)?;
-        let path = scratch.join(file);
+        let found = session.index().find_by_hash(client, name.as_str(), sha256)?;
+        let path = scratch.join(&found.name);
         client.download(&found.url, sha256, &path, &|_| {})?;
         Ok(Self { name: name.clone(), version: version.to_owned(), path })
     }
@@ -61,11 +48,7 @@ impl SourceArchive {
         if self.path.extension().is_some_and(|extension| extension != "gz") {
             return Err(fail(format!("{} is no .tar.gz", self.path.display())));
         }
-        let archive = File::open(&self.path).map_err(|source| BuildError::Io {
-            action: "open",
-            path: self.path.clone(),
-            source,
-        })?;
+        let archive = File::open(&self.path).map_err(io("open", &self.path))?;
         let mut archive = tar::Archive::new(GzDecoder::new(BufReader::new(archive)));
         for entry in archive.entries().map_err(|error| fail(error.to_string()))? {
             let mut entry = entry.map_err(|error| fail(error.to_string()))?;
@@ -90,7 +73,7 @@ pub(super) fn build_requirements(
     archive: &Archive,
     scratch: &Path,
 ) -> Result<Vec<String>, LockError> {
-    let archive = SourceArchive::fetch(session, name, version, &archive.name, &archive.sha256, scratch)?;
+    let archive = SourceArchive::fetch(session, name, version, &archive.sha256, scratch)?;
     let Some(project) = archive.file("pyproject.toml")? else { return Ok(LEGACY.map(str::to_owned).to_vec()) };
     requires(&String::from_utf8_lossy(&project))
         .map_err(|detail| LockError::Sdist { name: name.clone(), version: version.to_owned(), detail })

@@ -1,12 +1,12 @@
 //! The machine that a lock is for.
 
-use std::path::Path;
 use std::process::Command;
 use std::sync::OnceLock;
 
 use infradev_recipes::{Architecture, Base, BaseLock, PlanError, Python, PythonVersion, Recipe, Target};
 
 use super::LockError;
+use crate::build::host::find_python;
 
 /// The interpreter and C library of this machine, as environments over a host base see them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,10 +15,7 @@ pub(super) struct HostPython {
     pub(super) glibc: (u16, u16),
 }
 
-/// Where the host's interpreter is looked for: only /usr is shown in environments.
-const INTERPRETERS: [&str; 2] = ["/usr/bin/python3", "/usr/local/bin/python3"];
-
-const ASK: &str = "import os, sys; print('%d.%d' % sys.version_info[:2], os.confstr('CS_GNU_LIBC_VERSION'))";
+const ASK: &str = "import os; print(os.confstr('CS_GNU_LIBC_VERSION'))";
 
 /// Returns the processor of this machine.
 pub(super) fn architecture() -> Architecture {
@@ -28,22 +25,17 @@ pub(super) fn architecture() -> Architecture {
 /// Asks the host's interpreter what it is, once.
 pub(super) fn host_python() -> Option<HostPython> {
     static ANSWER: OnceLock<Option<HostPython>> = OnceLock::new();
-    *ANSWER.get_or_init(ask_host)
-}
-
-fn ask_host() -> Option<HostPython> {
-    INTERPRETERS.into_iter().filter(|path| Path::new(path).exists()).find_map(|path| {
+    *ANSWER.get_or_init(|| {
+        let (path, version) = find_python()?;
         let output = Command::new(path).env_clear().args(["-I", "-c", ASK]).output().ok()?;
-        read_answer(&String::from_utf8(output.stdout).ok()?)
+        Some(HostPython { version, glibc: read_glibc(&String::from_utf8(output.stdout).ok()?)? })
     })
 }
 
-/// Reads `3.11 glibc 2.36`.
-fn read_answer(answer: &str) -> Option<HostPython> {
-    let mut words = answer.split_whitespace();
-    let version = words.next()?.parse().ok()?;
-    let glibc = words.nth(1)?.split_once('.')?;
-    Some(HostPython { version, glibc: (glibc.0.parse().ok()?, glibc.1.parse().ok()?) })
+/// Reads `glibc 2.36`.
+fn read_glibc(answer: &str) -> Option<(u16, u16)> {
+    let (major, minor) = answer.trim().strip_prefix("glibc ")?.split_once('.')?;
+    Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
 /// Returns what `recipe` is locked for; the C library of a Debian base is that of its lock.
@@ -92,9 +84,8 @@ mod tests {
 
     #[test]
     fn glibc_is_read_from_where_it_stands() {
-        let host = read_answer("3.11 glibc 2.36\n").unwrap();
-        assert_eq!((host.version.to_string().as_str(), host.glibc), ("3.11", (2, 36)));
-        assert_eq!(read_answer("3.11 None\n"), None);
+        assert_eq!(read_glibc("glibc 2.36\n"), Some((2, 36)));
+        assert_eq!(read_glibc("None\n"), None);
         let package = DebianPackage {
             name: "libc6".to_owned(),
             version: "2.41-12+deb13u5".to_owned(),

@@ -9,7 +9,8 @@ use std::process::{Command, Stdio};
 use infradev_recipes::{Target, Timestamp};
 
 use super::LockError;
-use crate::build::BuildError;
+use crate::build::{BuildError, io};
+use crate::config::Config;
 use crate::session::Session;
 
 /// The release of uv that resolves. Another one may choose otherwise, so it changes only on purpose.
@@ -91,8 +92,8 @@ impl<'a> Uv<'a> {
         command.current_dir(directory).stdin(Stdio::null());
         // The environment of the caller must not change what is chosen; the index's URL may hold a password,
         // and arguments are seen by everyone.
-        command.env_clear().envs(self.session.config.network.iter().map(|(name, value)| (name, value)));
-        command.env("PATH", &self.session.config.path).env("HOME", directory).env("TMPDIR", directory);
+        Config::clear_for_tool(&mut command);
+        command.env("HOME", directory).env("TMPDIR", directory);
         command.env("UV_DEFAULT_INDEX", self.session.index().url().map_err(|error| error.to_string())?);
         command.args(["pip", "compile"]).args(question.inputs);
         command.args(match question.form {
@@ -135,10 +136,6 @@ fn platform(target: &Target) -> String {
 }
 
 fn download(session: &Session, tools: &Path, program: &Path) -> Result<(), LockError> {
-    let io = |action, path: &Path| {
-        let path = path.to_owned();
-        move |source| BuildError::Io { action, path, source }
-    };
     fs::create_dir_all(tools).map_err(io("create", tools))?;
     let client = session.client()?;
     let (project, file) = Uv::own_wheel();

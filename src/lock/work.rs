@@ -21,6 +21,7 @@ use crate::session::Session;
 /// A run that makes locks.
 pub(super) struct Work<'a> {
     session: &'a Session,
+    store: &'a Store,
     catalog: &'a Catalog,
     options: LockOptions,
     resolver: Resolver<'a>,
@@ -45,7 +46,7 @@ impl<'a> Work<'a> {
     ) -> Result<Self, LockError> {
         let resolver = Resolver::new(session, store)?;
         let siblings = Siblings::read(catalog);
-        Ok(Self { session, catalog, options, resolver, siblings, bases: BTreeMap::new() })
+        Ok(Self { session, store, catalog, options, resolver, siblings, bases: BTreeMap::new() })
     }
 
     /// Makes the lock of `recipe` no sibling of others until it is made anew.
@@ -120,7 +121,7 @@ impl<'a> Work<'a> {
         let recipe = owner.as_ref().unwrap_or(recipe);
         let target = target::target_of(recipe, self.base_of(recipe)?.as_ref())?;
         let scratch = || self.resolver.directory();
-        let files = RequirementFiles::read(self.session, recipe, &scratch)?;
+        let files = RequirementFiles::read(self.session, self.store, recipe, &scratch)?;
         let digest = files.digest(recipe);
         let path = self.place(recipe, &file);
         let name = format!("{project}/{file}");

@@ -18,7 +18,7 @@ pub struct IndexFile {
     pub name: String,
     /// Where it is.
     pub url: String,
-    /// What its bytes hash to, where the index tells.
+    /// What it hashes to, if the index says.
     pub sha256: Option<String>,
     /// Whether it was withdrawn (PEP 592): the reason, which may be empty.
     pub yanked: Option<String>,
@@ -113,8 +113,15 @@ impl PackageIndex {
         found.ok_or_else(|| NetError::NoFile { project: project.to_owned(), file: file.to_owned() })
     }
 
-    /// Returns the files of a project.
-    pub fn files(&self, client: &Client, project: &str) -> Result<Arc<Vec<IndexFile>>, NetError> {
+    /// Finds the file of a project by its hash.
+    pub fn find_by_hash(&self, client: &Client, project: &str, sha256: &str) -> Result<IndexFile, NetError> {
+        let files = self.files(client, project)?;
+        let found = files.iter().find(|candidate| candidate.sha256.as_deref() == Some(sha256)).cloned();
+        let file = format!("with sha256 {sha256}");
+        found.ok_or_else(|| NetError::NoFile { project: project.to_owned(), file })
+    }
+
+    fn files(&self, client: &Client, project: &str) -> Result<Arc<Vec<IndexFile>>, NetError> {
         let pages = || self.pages.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(files) = pages().get(project) {
             return Ok(Arc::clone(files));
@@ -130,9 +137,9 @@ impl PackageIndex {
             page.files
                 .into_iter()
                 .map(|mut file| IndexFile {
+                    sha256: file.hashes.remove("sha256"),
                     name: file.filename,
                     url: absolute(&url, &file.url),
-                    sha256: file.hashes.remove("sha256"),
                     yanked: file.yanked.reason(),
                 })
                 .collect()
@@ -161,12 +168,9 @@ fn links(html: &str, page: &str) -> Vec<IndexFile> {
             rest.split_once('"').map(|(value, _)| value.replace("&amp;", "&"))
         };
         if let (Some(href), Some((name, _))) = (attribute("href"), rest.split_once("</a>")) {
-            files.push(IndexFile {
-                name: name.trim().to_owned(),
-                url: absolute(page, &href),
-                sha256: href.split_once("#sha256=").map(|(_, digits)| digits.to_owned()),
-                yanked: attribute("data-yanked").or_else(|| tag.contains("data-yanked").then(String::new)),
-            });
+            let sha256 = href.split_once("#sha256=").map(|(_, sha256)| sha256.to_owned());
+            let yanked = attribute("data-yanked").or_else(|| tag.contains("data-yanked").then(String::new));
+            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href), sha256, yanked });
         }
     }
     files
@@ -191,6 +195,7 @@ mod tests {
         assert_eq!(files[0].url, "https://index.example/files/x-1.0-py3-none-any.whl#sha256=00");
         assert_eq!((files[0].sha256.as_deref(), &files[0].yanked), (Some("00"), &None));
         let html = "<a data-yanked=\"bad &amp; old\" href=\"x-1.1-py3-none-any.whl\">x-1.1-py3-none-any.whl</a>";
-        assert_eq!(links(html, "https://index.example/simple/x/")[0].yanked.as_deref(), Some("bad & old"));
+        let files = links(html, "https://index.example/simple/x/");
+        assert_eq!(files[0].yanked.as_deref(), Some("bad & old"));
     }
 }

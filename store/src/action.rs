@@ -1,5 +1,7 @@
 //! Action records: which step made which layers, and at what cost.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -18,6 +20,9 @@ pub struct ActionRecord {
     pub record: serde_json::Value,
     /// The layers that it made, in stack order.
     pub layers: Vec<LayerId>,
+    /// Facts about the output that later steps need, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub outputs: BTreeMap<String, String>,
     /// How long it took, in seconds of wall time, downloads included.
     pub seconds: f64,
     /// Bytes downloaded for it.

@@ -131,7 +131,7 @@ impl Store {
         for (_, stack) in file_roots(self)? {
             live.roots += 1;
             live.stacks.insert(stack.id());
-            live.layers.extend(stack.layers);
+            live.layers.extend(stack.layers.into_iter().chain(stack.also));
         }
         for lease in live_leases(self.layout(), own.id())? {
             live.roots += 1;

@@ -79,7 +79,7 @@ impl Store {
         Ok(Ingest {
             store: self,
             lease,
-            staging: lease.staging()?,
+            staging: lease.new_directory("ingest")?,
             staged: Mutex::default(),
             layers: Mutex::default(),
             steps: Mutex::default(),
@@ -150,6 +150,12 @@ impl Ingest<'_> {
         };
         unpoisoned(&self.layers).push(NewLayer { row, references, staged });
         Ok(layer)
+    }
+
+    /// Returns where the content of an object of this batch, or of the store, can be read now.
+    pub fn content(&self, object: &ObjectId) -> PathBuf {
+        let staged = unpoisoned(&self.staged).get(object).cloned();
+        staged.unwrap_or_else(|| self.store.layout().object(object))
     }
 
     /// Records that a step made layers of this batch or of the store.
@@ -266,9 +272,7 @@ impl Ingest<'_> {
 impl Drop for Ingest<'_> {
     fn drop(&mut self) {
         // What a commit moved is gone from here; the rest goes with the lease if it cannot go now.
-        for path in unpoisoned(&self.staged).drain() {
-            let _goes_with_the_lease = fs::remove_file(path.1);
-        }
+        let _goes_with_the_lease = crate::lease::remove_tree(&self.staging);
     }
 }
 

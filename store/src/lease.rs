@@ -170,6 +170,13 @@ impl Lease {
         }
     }
 
+    /// Makes a new directory in the staging directory, named after what it is for.
+    pub fn new_directory(&self, purpose: &str) -> Result<PathBuf> {
+        let path = self.staging()?.join(format!("{purpose}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
+        fs::create_dir(&path).at("create", &path)?;
+        Ok(path)
+    }
+
     /// Claims `layers`, and returns those that are not in the store (any more).
     ///
     /// After this, garbage collection keeps the others as long as the lease lives.

@@ -18,9 +18,17 @@ use crate::{LayerId, StackId, Store};
 pub struct Stack {
     /// The layers, lowest first.
     pub layers: Vec<LayerId>,
+    /// Further layers to keep, which are not part of the stack: what built it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub also: Vec<LayerId>,
 }
 
 impl Stack {
+    /// Makes a stack of `layers`, lowest first.
+    pub fn new(layers: Vec<LayerId>) -> Self {
+        Self { layers, also: vec![] }
+    }
+
     /// Names the stack, and with it its image.
     pub fn id(&self) -> StackId {
         StackId::of_layers(&self.layers)

@@ -112,8 +112,12 @@ impl Store {
         match file_roots(self) {
             Ok(roots) => {
                 for (path, stack) in roots {
-                    let missing: Vec<_> =
-                        stack.layers.into_iter().filter(|layer| !self.has_layer(layer)).collect();
+                    let missing: Vec<_> = stack
+                        .layers
+                        .into_iter()
+                        .chain(stack.also)
+                        .filter(|layer| !self.has_layer(layer))
+                        .collect();
                     if !missing.is_empty() {
                         let detail = format!("{} of its layers are missing", missing.len());
                         report.note_damage(format!("root {}", path.display()), detail, missing);

@@ -125,7 +125,7 @@ impl Candidate {
 }
 
 fn pruned(archive: &Archive, pruning: &Pruning<'_>) -> Archive {
-    let public = ["https://files.pythonhosted.org/".to_owned()];
+    let public = ["https://files.index.example/".to_owned()];
     let mut archive = archive.clone();
     archive.url.take_if(|url| {
         public.iter().chain(pruning.index_prefixes).any(|prefix| url.starts_with(prefix.as_str()))

@@ -59,7 +59,7 @@ fn a_package_without_a_wheel_for_the_target_is_named() {
 
 #[test]
 fn urls_stay_only_for_other_indexes() {
-    let text = UV.replace("https://files.pythonhosted.org/", "https://mirror.example/");
+    let text = UV.replace("https://files.index.example/", "https://mirror.example/");
     let resolution = Resolution::parse("uv.pylock.toml", &text).expect("still PEP 751");
     let urls = |prefixes: &[String]| {
         let pruning = Pruning { target: target(Architecture::X86_64), index_prefixes: prefixes };

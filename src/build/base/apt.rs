@@ -6,7 +6,8 @@ use std::process::{Command, Stdio};
 
 use infradev_recipes::{Architecture, DebianPackage};
 
-use crate::build::BuildError;
+use crate::build::{BuildError, io};
+use crate::config::Config;
 use crate::session::Session;
 
 /// The keys that Debian signs its releases with, as the package debian-archive-keyring installs them.
@@ -17,15 +18,14 @@ const MIRROR: &str = "debian";
 
 /// apt with the package lists of one release.
 #[derive(Debug)]
-pub(crate) struct Apt<'a> {
-    session: &'a Session,
+pub(crate) struct Apt {
     configuration: PathBuf,
 }
 
-impl<'a> Apt<'a> {
+impl Apt {
     /// Fetches the package lists of `suite` into `directory`.
     pub(crate) fn update(
-        session: &'a Session,
+        session: &Session,
         directory: &Path,
         suite: &str,
         architecture: Architecture,
@@ -37,20 +37,20 @@ impl<'a> Apt<'a> {
         let mirror = debian_mirror(session, suite)?;
         let options = if Path::new(KEYS).exists() { format!("[signed-by={KEYS}] ") } else { String::new() };
         let configuration = directory.join("apt.conf");
-        let settings = network_settings(session)?;
+        let settings = network_settings()?;
         for (name, text) in [
             ("status", String::new()),
             ("sources.list", format!("deb {options}{mirror} {suite} main\n")),
             ("apt.conf", format!("{settings}{}", private_settings(directory, architecture))),
         ] {
             let path = directory.join(name);
-            fs::write(&path, text).map_err(super::io("write", &path))?;
+            fs::write(&path, text).map_err(io("write", &path))?;
         }
         for name in ["lists/partial", "cache/archives/partial", "empty"] {
             let path = directory.join(name);
-            fs::create_dir_all(&path).map_err(super::io("create", &path))?;
+            fs::create_dir_all(&path).map_err(io("create", &path))?;
         }
-        let apt = Self { session, configuration };
+        let apt = Self { configuration };
         apt.output("apt-get", &["update", "-qq"])?;
         Ok(apt)
     }
@@ -78,7 +78,7 @@ impl<'a> Apt<'a> {
     }
 
     fn output(&self, tool: &str, arguments: &[&str]) -> Result<String, BuildError> {
-        let mut command = tool_command(self.session, tool);
+        let mut command = tool_command(tool);
         command.env("APT_CONFIG", &self.configuration);
         run(tool, command.args(arguments))
     }
@@ -90,7 +90,7 @@ pub(crate) fn debian_mirror(session: &Session, suite: &str) -> Result<String, Bu
     if configured != MIRROR {
         return Ok(configured.trim_end_matches('/').to_owned());
     }
-    let mut command = tool_command(session, "apt-get");
+    let mut command = tool_command("apt-get");
     let listed = run("apt-get", command.args(["update", "--print-uris"]))?;
     let is_debian = fs::read_to_string("/etc/os-release").is_ok_and(|text| {
         text.lines().any(|line| line.trim_end() == "ID=debian")
@@ -121,8 +121,8 @@ fn mirror_in(listed: &str, suite: &str, is_debian: bool) -> Option<String> {
 }
 
 /// Returns the proxies and the like of the machine's apt, as lines of a configuration.
-fn network_settings(session: &Session) -> Result<String, BuildError> {
-    let mut command = tool_command(session, "apt-config");
+fn network_settings() -> Result<String, BuildError> {
+    let mut command = tool_command("apt-config");
     let dumped = run("apt-config", command.arg("dump"))?;
     const PREFIXES: [&str; 4] = ["Acquire::http", "Acquire::https", "Acquire::Retries", "Acquire::Force"];
     let kept = dumped.lines().filter(|line| PREFIXES.iter().any(|prefix| line.starts_with(prefix)));
@@ -182,12 +182,9 @@ fn stanzas(text: &str) -> Vec<DebianPackage> {
     text.split("\n\n").filter_map(stanza).collect()
 }
 
-/// Makes a command of Debian's tools that sees nothing of the caller's environment but the network's.
-pub(super) fn tool_command(session: &Session, tool: &str) -> Command {
+fn tool_command(tool: &str) -> Command {
     let mut command = Command::new(tool);
-    command.env_clear().envs(session.config.network.iter().map(|(name, value)| (name, value)));
-    // Ordinary users often lack the directories of administrators' tools, which dpkg insists on.
-    command.env("PATH", format!("{}:/usr/local/sbin:/usr/sbin:/sbin", session.config.path));
+    Config::clear_for_tool(&mut command);
     command.env("LC_ALL", "C.UTF-8").env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null());
     command
 }

@@ -1,22 +1,21 @@
 //! Process 1 of a run: makes the surroundings, gives up every privilege, starts the command, reaps orphans.
 
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use oci_spec::runtime::{LinuxNamespaceType, PosixRlimitType, Process};
-use rustix::process::{Pid, Resource, Rlimit, Signal, WaitOptions, setrlimit};
+use rustix::process::{Pid, Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
-use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
-use signal_hook::iterator::Signals;
 
+use super::attend::Attendant;
 use super::{Failure, Inherited, While, die_with_parent, namespaces, root};
 use crate::env::launch::Notice;
 use crate::env::{namespace, network};
 
 /// The status for a program that is not there, as shells give it.
-const NOT_FOUND: i32 = 127;
+pub(super) const NOT_FOUND: i32 = 127;
 /// The status for a program that cannot be executed, as shells give it.
-const NOT_EXECUTABLE: i32 = 126;
+pub(super) const NOT_EXECUTABLE: i32 = 126;
 
 pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
     die_with_parent()?;
@@ -38,9 +37,7 @@ pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
     // Changing the user cleared it (prctl(2), PR_SET_PDEATHSIG).
     die_with_parent()?;
     namespace::close_on_exec().during("close descriptors")?;
-    // Before the command starts, so that no end of a child is missed.
-    let mut signals = Signals::new([SIGCHLD, SIGTERM, SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2])
-        .during("handle signals")?;
+    let attendant = Attendant::new(process.terminal().unwrap_or(false)).during("handle signals")?;
     let command = match start(process) {
         Ok(pid) => pid,
         Err((status, notice)) => {
@@ -49,38 +46,11 @@ pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
         }
     };
     inherited.tell(&Notice::Started);
-    let from_terminal = process.terminal().unwrap_or(false);
-    let status = loop {
-        for signal in signals.wait() {
-            // A terminal sends its signals to the whole foreground group, the command included.
-            let already_there = from_terminal && matches!(signal, SIGINT | SIGQUIT | SIGHUP);
-            if signal != SIGCHLD
-                && !already_there
-                && let Some(signal) = Signal::from_named_raw(signal)
-            {
-                let _it_may_have_ended = rustix::process::kill_process(command, signal);
-            }
-        }
-        if let Some(status) = reap(command) {
-            break status;
-        }
-    };
+    let status = attendant.wait(command);
     let loopback = if own_network { std::fs::read_to_string("/proc/net/dev").ok() } else { None };
     inherited
         .tell(&Notice::Ended { status, loopback: loopback.as_deref().and_then(network::loopback_bytes) });
     Ok(status)
-}
-
-/// Collects every child that has ended; returns the status of `command` if it is among them.
-fn reap(command: Pid) -> Option<i32> {
-    let mut found = None;
-    while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-        if pid == command {
-            let status = ExitStatus::from_raw(status.as_raw());
-            found = Some(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)));
-        }
-    }
-    found
 }
 
 fn start(process: &Process) -> Result<Pid, (i32, Notice)> {
@@ -137,7 +107,7 @@ fn become_user(inherited: &Inherited) -> Result<(), Failure> {
     rustix::thread::set_thread_res_uid(user, user, user).during("change the user")
 }
 
-fn drop_privileges() -> Result<(), Failure> {
+pub(super) fn drop_privileges() -> Result<(), Failure> {
     for capability in CapabilitySet::all().iter() {
         match rustix::thread::remove_capability_from_bounding_set(capability) {
             // A capability that this kernel does not know.

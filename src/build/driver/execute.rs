@@ -1,0 +1,171 @@
+//! One step: looked up, and if it is not there, run and committed.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use infradev_layers::Tree;
+use infradev_recipes::{Action, NodeIndex, Progress, StepRecord};
+use infradev_store::{ActionRecord, LayerId, Lock, Mode, StepKey};
+
+use super::super::{BuildError, Product, Workshop, base, files, io, sdist, skeleton, source, step, wheel};
+use super::{BuildOptions, Prepared};
+use crate::ui;
+
+/// A step that can be looked up, and run.
+pub(super) struct Ready {
+    pub(super) prepared: Arc<Prepared>,
+    pub(super) index: NodeIndex,
+    pub(super) record: StepRecord,
+    pub(super) key: StepKey,
+    pub(super) progress: Progress,
+    /// The declared inputs of a build step.
+    pub(super) inputs: Option<Tree>,
+}
+
+/// What became of a key.
+#[derive(Clone)]
+pub(super) enum Done {
+    /// It has a layer.
+    Made {
+        layer: LayerId,
+        outputs: BTreeMap<String, String>,
+        /// Whether it was run now.
+        built: bool,
+        record: Arc<ActionRecord>,
+    },
+    /// It failed, in the plan with this label.
+    Failed { label: String },
+}
+
+impl Done {
+    fn of(record: ActionRecord, built: bool) -> Option<Self> {
+        let layer = *record.layers.first()?;
+        Some(Done::Made { layer, outputs: record.outputs.clone(), built, record: Arc::new(record) })
+    }
+}
+
+pub(super) fn execute(
+    workshop: &Workshop<'_>,
+    ready: Ready,
+    options: BuildOptions,
+) -> Result<Done, BuildError> {
+    if let Some(done) = look_up(workshop, &ready.key)? {
+        return Ok(done);
+    }
+    if options.require_hit {
+        return Err(BuildError::Miss);
+    }
+    let label = ready.prepared.plan.node(ready.index).label.clone();
+    let locks = workshop.store.layout().cache("locks");
+    std::fs::create_dir_all(&locks).map_err(io("create", &locks))?;
+    let lock_path = locks.join(ready.key.to_hex());
+    // Another process may be running the step; whoever has the lock second finds its result.
+    let _lock = Lock::wait(&lock_path, Mode::Exclusive)?;
+    if let Some(done) = look_up(workshop, &ready.key)? {
+        return Ok(done);
+    }
+    let ui = &workshop.session.ui;
+    ui.started(&label);
+    let began = Instant::now();
+    let committed = make(workshop, &ready).and_then(|product| commit(workshop, &ready, product, began));
+    let _harmless_if_it_stays = std::fs::remove_file(&lock_path);
+    match committed {
+        Ok((record, bytes)) => {
+            ui.finished(&label, "built", &ui::bytes(bytes));
+            Ok(Done::of(record, true).expect("a committed step has a layer"))
+        }
+        Err(error) => {
+            ui.finished(&label, "failed", "");
+            Err(error)
+        }
+    }
+}
+
+/// Finds the layer of a key, and holds it for the rest of the build.
+fn look_up(workshop: &Workshop<'_>, key: &StepKey) -> Result<Option<Done>, BuildError> {
+    let Some(record) = workshop.store.step(key)? else { return Ok(None) };
+    if !workshop.lease.hold(&record.layers)?.is_empty() {
+        return Ok(None);
+    }
+    Ok(Done::of(record, false))
+}
+
+fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, BuildError> {
+    let plan = &ready.prepared.plan;
+    let log = workshop.store.layout().cache("logs").join(format!("{}.log", ready.key));
+    let _a_fresh_log = std::fs::remove_file(&log);
+    // What the step runs over: all that it needs and that is a layer of an environment.
+    let below = |with_packages: bool| -> Vec<LayerId> {
+        let needs = plan.node(ready.index).needs.iter();
+        let wanted = needs.filter(|need| match plan.node(**need).action {
+            Action::DebianBase(_) | Action::Skeleton => true,
+            Action::Wheel(_) | Action::Build(_) => with_packages,
+            Action::HostBase | Action::SdistWheel(_) | Action::Source | Action::Files(_) => false,
+        });
+        wanted.filter_map(|need| ready.progress.layers.get(need)).copied().collect()
+    };
+    match &plan.node(ready.index).action {
+        Action::HostBase => unreachable!("a host base has no key"),
+        Action::DebianBase(lock) => base::debian_base(workshop, lock, &log),
+        Action::Skeleton => {
+            let mut product = workshop.product()?;
+            let needs = &plan.node(ready.index).needs;
+            let over_host = needs.iter().any(|need| matches!(plan.node(*need).action, Action::HostBase));
+            let python = match &workshop.host.python {
+                Some((path, _)) if over_host => path.to_string_lossy().into_owned(),
+                _ => format!("/usr/bin/python{}", plan.target.python),
+            };
+            product.tree = skeleton::skeleton_tree(&python, plan.target.python, over_host, &product.ingest)?;
+            Ok(product)
+        }
+        Action::Wheel(package) => {
+            let needs = plan.node(ready.index).needs.iter();
+            let sdist =
+                needs.filter(|need| matches!(plan.node(**need).action, Action::SdistWheel(_))).next_back();
+            let built = sdist.and_then(|need| ready.progress.layers.get(need)).copied();
+            wheel::wheel(workshop, package, built, &below(false), plan.target.python, &log)
+        }
+        Action::SdistWheel(package) => sdist::sdist(workshop, package, &below(true), &log),
+        Action::Source => source::source(workshop, &plan.recipe),
+        Action::Build(build) => {
+            let inputs = ready.inputs.clone().unwrap_or_default();
+            step::build_step(workshop, &plan.recipe, build, &below(true), inputs, &log)
+        }
+        Action::Files(generated) => {
+            let mut product = workshop.product()?;
+            product.tree = files::files_tree(generated, &product.ingest)?;
+            Ok(product)
+        }
+    }
+}
+
+/// Makes the product visible with its record; returns the record and the sizes of the layer's files together.
+fn commit(
+    workshop: &Workshop<'_>,
+    ready: &Ready,
+    product: Product<'_>,
+    began: Instant,
+) -> Result<(ActionRecord, u64), BuildError> {
+    let Product { ingest, tree, outputs, downloaded } = product;
+    let layer = ingest.put_layer(&tree.encode())?;
+    let node = ready.prepared.plan.node(ready.index);
+    // Labels begin with the task, but the step is everybody's.
+    let label = node.label.split_once(' ').map_or(node.label.as_str(), |(_, label)| label);
+    let record = ActionRecord {
+        key: ready.key,
+        kind: ready.record.kind().to_owned(),
+        label: label.to_owned(),
+        record: serde_json::to_value(&ready.record).expect("plain data"),
+        layers: vec![layer],
+        outputs,
+        seconds: began.elapsed().as_secs_f64(),
+        downloaded,
+        built: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64),
+        nondeterministic: vec![],
+    };
+    ingest.put_step(record.clone());
+    ingest.commit()?;
+    let _stays_until_the_lease_ends = workshop.lease.hold(&record.layers)?;
+    Ok((record, tree.apparent_bytes()))
+}

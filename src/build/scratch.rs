@@ -1,0 +1,150 @@
+//! Commands of steps: run in a sandbox over a stack, their output kept in a log, what they wrote captured.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use infradev_layers::{Tree, write_image, write_stubs};
+use infradev_recipes::PREFIX;
+
+use super::{BUILD_MTIME, BuildError, Workshop, io};
+use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
+use crate::env::mount::{BackEnd, Overlay, Upper};
+use crate::env::plan::{Bind, Mapping, Network, Run, runtime_spec};
+use crate::env::{default_back_end, default_mapping};
+
+/// How large /tmp and /dev/shm of a step may grow, in bytes; they take memory only as they are filled.
+const MEMORY_FILES: u64 = 8 << 30;
+
+/// How many lines of a failed command are shown.
+const TAIL_LINES: usize = 20;
+
+/// A command of a step.
+pub(crate) struct StepCommand<'a> {
+    pub(crate) arguments: Vec<String>,
+    pub(crate) directory: PathBuf,
+    pub(crate) variables: BTreeMap<String, String>,
+    pub(crate) network: Network,
+    pub(crate) binds: Vec<Bind>,
+    pub(crate) log: &'a Path,
+}
+
+/// What a command ran over and wrote.
+pub(crate) struct Scratch {
+    /// The overlay's upper directory.
+    pub(crate) upper: PathBuf,
+}
+
+/// The variables of every step: constants, so that nothing of the caller reaches a layer.
+pub(crate) fn variables() -> BTreeMap<String, String> {
+    let constants = [
+        ("PATH", format!("{PREFIX}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")),
+        ("HOME", "/tmp".to_owned()),
+        ("TMPDIR", "/tmp".to_owned()),
+        ("LANG", "C.UTF-8".to_owned()),
+        ("TZ", "UTC".to_owned()),
+        ("PYTHONDONTWRITEBYTECODE", "1".to_owned()),
+        ("PYTHONHASHSEED", "0".to_owned()),
+        ("SOURCE_DATE_EPOCH", BUILD_MTIME.to_string()),
+    ];
+    constants.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+impl Workshop<'_> {
+    /// Runs `command` over the merged `tree`, with a writable upper.
+    pub(crate) fn run(&self, tree: &Tree, command: StepCommand<'_>) -> Result<Scratch, BuildError> {
+        let (overlay, root) = self.overlay(tree)?;
+        let upper = overlay.upper.as_ref().map(|upper| upper.upper.clone()).unwrap_or_default();
+        self.launch(overlay, &root, default_mapping(), command)?;
+        Ok(Scratch { upper })
+    }
+
+    /// Readies a mount of the merged `tree` with a fresh upper, and the place where it is mounted. Both go with
+    /// the lease.
+    pub(crate) fn overlay(&self, tree: &Tree) -> Result<(Overlay, PathBuf), BuildError> {
+        let directory = self.lease.new_directory("scratch")?;
+        let back_end = default_back_end(self.store);
+        let metadata = directory.join("metadata");
+        match back_end {
+            BackEnd::Erofs => {
+                let mut file = File::create(&metadata).map_err(io("create", &metadata))?;
+                write_image(tree, &mut file).map_err(crate::env::image::StackError::from)?;
+            }
+            BackEnd::Stub => {
+                write_stubs(tree, &self.store.layout().stub_pool(), &metadata)
+                    .map_err(crate::env::image::StackError::from)?;
+            }
+        }
+        for name in ["upper", "work", "merged"] {
+            let path = directory.join(name);
+            fs::create_dir(&path).map_err(io("create", &path))?;
+            make_reachable(&path, default_mapping())?;
+        }
+        let upper = Some(Upper { upper: directory.join("upper"), work: directory.join("work") });
+        let objects = self.store.layout().objects();
+        Ok((Overlay { back_end, metadata, objects, upper }, directory.join("merged")))
+    }
+
+    fn launch(
+        &self,
+        overlay: Overlay,
+        root: &Path,
+        mapping: Mapping,
+        command: StepCommand<'_>,
+    ) -> Result<(), BuildError> {
+        let StepCommand { arguments, directory, variables, network, binds, log } = command;
+        let shown = shell_words(&arguments);
+        let run = Run {
+            command: arguments,
+            directory,
+            variables,
+            terminal: false,
+            network,
+            mapping,
+            binds,
+            memory_files: MEMORY_FILES,
+            host_name: "infradev".to_owned(),
+        };
+        let spec = runtime_spec(&run, root).expect("every required field is given");
+        let plan = LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping, detached: false };
+        if let Some(parent) = log.parent() {
+            fs::create_dir_all(parent).map_err(io("create", parent))?;
+        }
+        let output = File::options().create(true).append(true).open(log).map_err(io("open", log))?;
+        let error = output.try_clone().map_err(io("open", log))?;
+        let streams = Streams { input: Stdio::null(), output: output.into(), error: error.into() };
+        let mut launched = launch(&plan, streams)?;
+        launched.wait_started()?;
+        let ended = launched.wait_ended()?;
+        if ended.status == 0 {
+            return Ok(());
+        }
+        let (status, log) = (ended.status, log.to_owned());
+        Err(BuildError::Command { command: shown, status, tail: tail(&log), log })
+    }
+}
+
+/// Lets the root of a run write to `path`, a directory of this program.
+pub(crate) fn make_reachable(path: &Path, mapping: Mapping) -> Result<(), BuildError> {
+    match mapping {
+        Mapping::Range(first) => {
+            std::os::unix::fs::chown(path, Some(first), Some(first)).map_err(io("change the owner of", path))
+        }
+        Mapping::Host | Mapping::Caller { .. } => Ok(()),
+    }
+}
+
+/// Returns the last lines of a log.
+pub(crate) fn tail(log: &Path) -> String {
+    let text = fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
+}
+
+/// Returns a command line as a person would type it, cut after its first line.
+fn shell_words(arguments: &[String]) -> String {
+    let line = arguments.join(" ");
+    let first = line.trim().lines().next().unwrap_or_default();
+    if first.len() < line.trim().len() { format!("{first} …") } else { first.to_owned() }
+}

@@ -1,0 +1,98 @@
+//! Build steps of recipes: a command over its declared inputs, whose declared outputs become a layer.
+
+use std::path::{Path, PathBuf};
+
+use infradev_layers::{Kind, Owners, ScanOptions, Tree, merge, scan};
+use infradev_recipes::{BuildStep, Recipe};
+use infradev_store::LayerId;
+
+use super::scratch::{StepCommand, tail, variables};
+use super::{BUILD_MTIME, BuildError, Product, Workshop, io};
+use crate::env::plan::{Bind, Network};
+
+/// Returns the part of the source tree that `step` declares as its inputs, without times.
+pub(crate) fn inputs(source: &Tree, recipe: &Recipe, step: &BuildStep) -> Result<Tree, BuildError> {
+    let prefix = recipe.workspace.trim_start_matches('/').len() + 1;
+    let below = |path: &infradev_layers::TreePath| {
+        let bytes = path.as_bytes().get(prefix..).unwrap_or_default();
+        (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
+    };
+    for pattern in &step.inputs {
+        let files = source.entries().iter().filter(|entry| !entry.kind.is_directory());
+        if !files.filter_map(|entry| below(&entry.path)).any(|path| pattern.matches(&path)) {
+            let (pattern, step) = (pattern.to_string(), step.name.clone());
+            return Err(BuildError::NoInput { pattern, step });
+        }
+    }
+    let wanted = |path: &infradev_layers::TreePath| {
+        let is_directory = source.get(path).is_some_and(Kind::is_directory);
+        !is_directory
+            && below(path).is_some_and(|path| step.inputs.iter().any(|pattern| pattern.matches(&path)))
+    };
+    Ok(source.filter(wanted)?.with_mtime(BUILD_MTIME))
+}
+
+/// Runs `step` over the layers that it needs and its `inputs`.
+pub(crate) fn build_step<'a>(
+    workshop: &Workshop<'a>,
+    recipe: &Recipe,
+    step: &BuildStep,
+    needs: &[LayerId],
+    inputs: Tree,
+    log: &Path,
+) -> Result<Product<'a>, BuildError> {
+    let mut product = workshop.product()?;
+    let mut trees = workshop.trees(needs)?;
+    trees.push(inputs);
+    let below = merge(&trees);
+    let mut environment = variables();
+    environment.extend(step.env.clone());
+    environment.extend(workshop.session.config.passed_through(&step.env_ignored));
+    let mut binds = workshop.host_binds(&below);
+    if let Some(cache) = &step.cache {
+        let directory = workshop.store.layout().cache("compile").join(cache);
+        std::fs::create_dir_all(&directory).map_err(io("create", &directory))?;
+        super::scratch::make_reachable(&directory, crate::env::default_mapping())?;
+        environment.insert("CCACHE_DIR".to_owned(), "/tmp/cache".to_owned());
+        binds.push(Bind { source: directory, destination: PathBuf::from("/tmp/cache"), writable: true });
+    }
+    let network = if step.network { Network::Host } else { Network::None };
+    if step.network && Path::new("/etc/resolv.conf").exists() {
+        binds.push(Bind::read_only("/etc/resolv.conf", "/etc/resolv.conf"));
+    }
+    let command = StepCommand {
+        arguments: step.command.clone(),
+        directory: PathBuf::from(&recipe.workspace),
+        variables: environment,
+        network,
+        binds,
+        log,
+    };
+    let scratch = workshop.run(&below, command)?;
+    let options = ScanOptions { owners: Owners::Root, latest: i64::MAX, upper_of: Some(&below) };
+    let written = scan(&scratch.upper, options, &product.ingest)?.tree;
+    product.tree = outputs(&written, step, log)?.with_mtime(BUILD_MTIME);
+    Ok(product)
+}
+
+/// Returns the declared outputs of what was written; each pattern must have matched something.
+fn outputs(written: &Tree, step: &BuildStep, log: &Path) -> Result<Tree, BuildError> {
+    let text = |path: &infradev_layers::TreePath| format!("/{}", String::from_utf8_lossy(path.as_bytes()));
+    let is_output =
+        |kind: &Kind| !matches!(kind, Kind::Whiteout | Kind::Directory { .. } | Kind::ImpliedDirectory);
+    for pattern in &step.outputs {
+        let mut files = written.entries().iter().filter(|entry| is_output(&entry.kind));
+        if !files.any(|entry| pattern.matches(&text(&entry.path))) {
+            return Err(BuildError::NoOutput {
+                pattern: pattern.to_string(),
+                step: step.name.clone(),
+                log: log.to_owned(),
+                tail: tail(log),
+            });
+        }
+    }
+    Ok(written.filter(|path| {
+        written.get(path).is_some_and(is_output)
+            && step.outputs.iter().any(|pattern| pattern.matches(&text(path)))
+    })?)
+}

@@ -1,0 +1,95 @@
+//! `infradev build`.
+
+use clap::Args;
+
+use crate::build::host::Host;
+use crate::build::{BuildOptions, BuildSummary, build, prepare};
+use crate::error::{CommandResult, exit_code};
+use crate::session::Session;
+use crate::ui::bytes;
+
+/// Arguments of `build`.
+#[derive(Debug, Args)]
+pub(crate) struct BuildArgs {
+    /// Tasks, projects, globs, or `all`
+    #[arg(required = true)]
+    selectors: Vec<String>,
+    /// Only this variant
+    #[arg(long)]
+    variant: Option<String>,
+    /// How many steps run at once [default: one per processor]
+    #[arg(short, long)]
+    jobs: Option<usize>,
+    /// Go on with what does not need a failed step
+    #[arg(short, long)]
+    keep_going: bool,
+    /// Run nothing: fail if a step is not in the store
+    #[arg(long)]
+    require_hit: bool,
+}
+
+pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8> {
+    let options = BuildOptions {
+        jobs: arguments.jobs.unwrap_or(session.config.jobs.value),
+        keep_going: arguments.keep_going,
+        require_hit: arguments.require_hit,
+    };
+    let summary = build_selected(session, &arguments.selectors, arguments.variant.as_deref(), options)?;
+    session.ui.data(&summary, String::new);
+    report(session, &summary)
+}
+
+/// Builds what the selectors name.
+pub(crate) fn build_selected(
+    session: &Session,
+    selectors: &[String],
+    variant: Option<&str>,
+    options: BuildOptions,
+) -> CommandResult<BuildSummary> {
+    // The store comes first: if it cannot be written, nothing else matters.
+    session.store()?;
+    let tasks = session.tasks(selectors)?;
+    let recipes = session.recipes(&tasks, variant)?;
+    let host = Host::inspect();
+    let prepared = prepare(session, recipes, &host)?;
+    build(session, prepared, &host, options)
+}
+
+/// Says how a build went; returns the exit code.
+pub(crate) fn report(session: &Session, summary: &BuildSummary) -> CommandResult<u8> {
+    for error in &summary.errors {
+        session.ui.error(error);
+    }
+    let BuildSummary { hits, built, seconds_saved, seconds_built, downloaded, tasks, failed, errors } =
+        summary;
+    let steps = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+    if *built == 0 && failed.is_empty() {
+        session
+            .ui
+            .note(format!("nothing to do: {} found, {seconds_saved:.0} s of building saved", steps(*hits)));
+    } else {
+        session.ui.note(format!(
+            "{} built in {seconds_built:.0} s ({} downloaded), {} found ({seconds_saved:.0} s saved)",
+            steps(*built),
+            bytes(*downloaded),
+            steps(*hits)
+        ));
+    }
+    if !tasks.is_empty() && *built > 0 {
+        session.ui.note(format!("ready: {}", tasks.join(", ")));
+    }
+    for (task, reason) in failed {
+        session.ui.note(format!("not ready: {task} ({})", reason.lines().next().unwrap_or_default()));
+    }
+    let worst = errors.iter().map(|error| exit_code(error.kind)).max_by_key(|code| severity(*code));
+    Ok(worst.unwrap_or(u8::from(!failed.is_empty())))
+}
+
+/// Infrastructure failures win over others: they may have caused them.
+fn severity(code: u8) -> u8 {
+    match code {
+        3 => 4,
+        4 => 3,
+        other => other,
+    }
+}

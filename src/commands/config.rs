@@ -1,0 +1,30 @@
+//! `infradev config show`.
+
+use crate::error::CommandResult;
+use crate::session::Session;
+use crate::ui::table;
+
+pub(crate) fn show(session: &Session, origin: bool) -> CommandResult<u8> {
+    let config = &session.config;
+    session.ui.data(config, || {
+        let catalogs =
+            config.catalogs.value.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
+        let mut rows = vec![
+            vec!["store".to_owned(), config.store.value.display().to_string(), config.store.origin.clone()],
+            vec!["catalogs".to_owned(), catalogs.join(" "), config.catalogs.origin.clone()],
+            vec!["jobs".to_owned(), config.jobs.value.to_string(), config.jobs.origin.clone()],
+        ];
+        if let Some(index) = &config.index {
+            rows.push(vec!["index".to_owned(), index.value.clone(), index.origin.clone()]);
+        }
+        for (url, place) in &config.mirrors {
+            rows.push(vec![format!("mirror of {url}"), place.value.clone(), place.origin.clone()]);
+        }
+        if !origin {
+            rows.iter_mut().for_each(|row| row.truncate(2));
+            return table(&["SETTING", "VALUE"], &[false; 2], &rows);
+        }
+        table(&["SETTING", "VALUE", "ORIGIN"], &[false; 3], &rows)
+    });
+    Ok(0)
+}

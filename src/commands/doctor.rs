@@ -1,0 +1,146 @@
+//! `infradev doctor`: what this machine and this store allow, by trying it.
+
+use infradev_layers::write_image;
+use infradev_store::FileSystem;
+use serde::Serialize;
+
+use crate::build::host::Host;
+use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
+use crate::env::mount::{BackEnd, Overlay, Upper};
+use crate::env::plan::{Mapping, Network, Run, runtime_spec};
+use crate::env::{default_back_end, default_mapping};
+use crate::error::CommandResult;
+use crate::session::Session;
+
+#[derive(Serialize)]
+struct Finding {
+    what: &'static str,
+    state: &'static str,
+    detail: String,
+}
+
+#[derive(Serialize)]
+struct Findings {
+    findings: Vec<Finding>,
+    usable: bool,
+}
+
+pub(crate) fn run(session: &Session) -> CommandResult<u8> {
+    let mut findings = vec![];
+    let mut add = |what, good: bool, detail: String| {
+        findings.push(Finding { what, state: if good { "ok" } else { "no" }, detail });
+    };
+    let kernel = rustix::system::uname();
+    add("kernel", true, kernel.release().to_string_lossy().into_owned());
+    let store = session.store();
+    match &store {
+        Ok(store) => {
+            let (good, text) = match store.file_system() {
+                FileSystem::Local => (true, "a local file system: everything"),
+                FileSystem::Memory => (true, "tmpfs: works, and is lost at the next boot"),
+                FileSystem::Overlay => {
+                    (false, "overlayfs cannot hold a writable layer: put the store elsewhere with --store")
+                }
+                FileSystem::Remote(_) => (false, "a network file system: only for reading"),
+            };
+            add("store", good, format!("{}: {text}", store.layout().root().display()));
+        }
+        Err(error) => add("store", false, error.message.clone()),
+    }
+    let host = Host::inspect();
+    match &host.python {
+        Some((path, version)) => add("host python", true, format!("{} ({version})", path.display())),
+        None => add("host python", false, "no python3 below /usr: host bases cannot be built".to_owned()),
+    }
+    for (what, program, wants) in [
+        ("git", "git", "sources from repositories need it"),
+        ("mmdebstrap", "mmdebstrap", "Debian bases need it"),
+        ("C++ compiler", "c++", "native extensions over the host base need it"),
+    ] {
+        let found = session
+            .config
+            .path
+            .split(':')
+            .map(|directory| std::path::Path::new(directory).join(program))
+            .find(|path| path.is_file());
+        match found {
+            Some(path) => add(what, true, path.display().to_string()),
+            None => add(what, false, format!("not found; {wants}")),
+        }
+    }
+    if let Ok(store) = store {
+        match trial(store) {
+            Ok(()) => add(
+                "environments",
+                true,
+                format!("back end {}, {}", default_back_end(store).word(), mapping_words()),
+            ),
+            Err(error) => add("environments", false, error.message),
+        }
+    }
+    let usable = findings
+        .iter()
+        .all(|finding| finding.state == "ok" || !matches!(finding.what, "store" | "environments"));
+    let findings = Findings { findings, usable };
+    session.ui.data(&findings, || {
+        findings
+            .findings
+            .iter()
+            .map(|finding| format!("{:3} {:13} {}\n", finding.state, finding.what, finding.detail))
+            .collect()
+    });
+    Ok(if usable { 0 } else { 3 })
+}
+
+fn mapping_words() -> String {
+    match default_mapping() {
+        Mapping::Range(first) => format!("ids 0 to 65535 are {first} and up outside"),
+        Mapping::Caller { uid, .. } => format!("root inside is user {uid} outside"),
+        Mapping::Host => "ids as outside".to_owned(),
+    }
+}
+
+/// Runs `true` in an environment of nothing but the host's directories.
+fn trial(store: &infradev_store::Store) -> CommandResult {
+    let lease = store.lease("doctor")?;
+    let ingest = store.ingest(&lease)?;
+    let tree = infradev_layers::merge([&crate::build::trial_tree(&ingest)?]);
+    let directory = lease.new_directory("doctor")?;
+    let io = |error: std::io::Error| infradev_store::Error::io("write", &directory, error);
+    for name in ["upper", "work", "merged"] {
+        std::fs::create_dir(directory.join(name)).map_err(io)?;
+    }
+    let back_end = default_back_end(store);
+    let metadata = directory.join("metadata");
+    match back_end {
+        BackEnd::Erofs => {
+            let mut file = std::fs::File::create(&metadata).map_err(io)?;
+            write_image(&tree, &mut file).map_err(crate::env::image::StackError::from)?;
+        }
+        BackEnd::Stub => {
+            let pool = store.layout().stub_pool();
+            infradev_layers::write_stubs(&tree, &pool, &metadata)
+                .map_err(crate::env::image::StackError::from)?;
+        }
+    }
+    let upper = Upper { upper: directory.join("upper"), work: directory.join("work") };
+    let overlay = Overlay { back_end, metadata, objects: store.layout().objects(), upper: Some(upper) };
+    let run = Run {
+        command: vec!["/bin/true".to_owned()],
+        directory: "/".into(),
+        variables: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
+        terminal: false,
+        network: Network::None,
+        mapping: default_mapping(),
+        binds: Host::binds(),
+        memory_files: 1 << 20,
+        host_name: "infradev".to_owned(),
+    };
+    let spec = runtime_spec(&run, &directory.join("merged")).expect("every required field is given");
+    let plan =
+        LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping: run.mapping, detached: false };
+    let mut launched = launch(&plan, Streams::inherited())?;
+    launched.wait_started()?;
+    launched.wait_ended()?;
+    Ok(())
+}

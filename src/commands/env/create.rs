@@ -1,0 +1,128 @@
+//! From a task's name to an environment of its last build.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use infradev_store::{Lease, Store};
+
+use super::Which;
+use crate::build::root::BuiltTask;
+use crate::env::default_back_end;
+use crate::env::image::mountable;
+use crate::env::plan::Mapping;
+use crate::env::state::{Environment, EnvironmentState};
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::session::Session;
+
+/// Finds the build of a task: `project/id`, `id`, or either with `@variant`.
+pub(crate) fn find_built(
+    session: &Session,
+    store: &Store,
+    target: &str,
+    which: &Which,
+) -> CommandResult<BuiltTask> {
+    let (task, variant) = match target.split_once('@') {
+        Some((task, variant)) => (task, Some(variant.to_owned())),
+        None => (target, which.variant.clone()),
+    };
+    let matches = |built: &BuiltTask| {
+        let named = built.task == task || built.task.rsplit_once('/').is_some_and(|(_, id)| id == task);
+        named && variant.as_ref().is_none_or(|variant| *variant == built.variant)
+    };
+    let mut found: Vec<BuiltTask> = BuiltTask::all(store)?.into_iter().filter(matches).collect();
+    let built = match (found.pop(), found.pop()) {
+        (Some(built), None) => built,
+        (Some(one), Some(other)) => {
+            let text = format!("`{target}` means {} or {}", one.name(), other.name());
+            return Err(CommandError::usage(text).hint("write the whole name, or give --variant"));
+        }
+        (None, _) => return Err(not_built(session, target)),
+    };
+    check_fresh(session, &built, which.require_fresh)?;
+    Ok(built)
+}
+
+fn not_built(session: &Session, target: &str) -> CommandError {
+    match session.tasks(&[target.split('@').next().unwrap_or(target).to_owned()]) {
+        Ok(tasks) => {
+            let task = tasks.first().map(ToString::to_string).unwrap_or_default();
+            CommandError::new(Kind::Miss, format!("`{target}` is not built in this store"))
+                .hint(format!("run `infradev build {task}`"))
+        }
+        Err(error) => error,
+    }
+}
+
+/// Says when the catalog has another recipe or lock than the build was made from.
+fn check_fresh(session: &Session, built: &BuiltTask, required: bool) -> CommandResult {
+    let current = crate::build::current_digest(session, &built.task, &built.variant);
+    let changed = match current {
+        Ok(digest) => digest != built.recipe,
+        // Without its catalog a built environment is as good as with it.
+        Err(_) if !required => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let text = format!("the recipe or lock of {} changed since it was built", built.name());
+    let hint = format!("run `infradev build {}`", built.task);
+    match (changed, required) {
+        (false, _) => Ok(()),
+        (true, true) => Err(CommandError::new(Kind::Miss, text).hint(hint)),
+        (true, false) => {
+            session.ui.warn(format!("{text}; {hint}"));
+            Ok(())
+        }
+    }
+}
+
+/// Makes an environment of `built` and readies what it is mounted from; returns that with it.
+pub(crate) fn create(
+    store: &Store,
+    lease: &Lease,
+    built: &BuiltTask,
+    name: &str,
+    mapping: Mapping,
+    discarded: bool,
+) -> CommandResult<(Environment, PathBuf)> {
+    let stack = built.stack();
+    let missing = lease.hold(&stack.layers)?;
+    if let Some(layer) = missing.first() {
+        return Err(infradev_store::Error::NoLayer(*layer).into());
+    }
+    lease.hold_stack(stack.id())?;
+    let back_end = default_back_end(store);
+    let metadata = mountable(store, &stack, back_end, lease)?;
+    let state = EnvironmentState {
+        schema: 1,
+        layers: stack.layers,
+        task: built.name(),
+        back_end,
+        mapping,
+        variables: variables(built),
+        directory: built.workspace.clone().into(),
+        host_base: built.host_base,
+        discarded_with: discarded.then(|| lease.id().to_owned()),
+        created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
+    };
+    Ok((Environment::create(store, name, state)?, metadata))
+}
+
+/// The variables of every command: the recipe's over constants.
+pub(crate) fn variables(built: &BuiltTask) -> BTreeMap<String, String> {
+    let constants = [
+        ("PATH", "/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+        ("VIRTUAL_ENV", "/opt/env"),
+        ("HOME", "/root"),
+        ("LANG", "C.UTF-8"),
+        ("TZ", "UTC"),
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        // Every repository in an environment belongs to the environment's root, whoever that is outside.
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "safe.directory"),
+        ("GIT_CONFIG_VALUE_0", "*"),
+    ];
+    let mut variables: BTreeMap<String, String> =
+        constants.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+    variables.extend(built.variables.clone());
+    variables
+}

@@ -1,0 +1,211 @@
+//! `env exec` and `env shell`.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use rustix::termios::isatty;
+
+use super::create::{create, find_built};
+use super::{ExecArgs, ShellArgs, Surroundings, Which};
+use crate::env::default_mapping;
+use crate::env::holder::Holder;
+use crate::env::image::mountable;
+use crate::env::join;
+use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
+use crate::env::plan::{Bind, Network, Run, runtime_spec};
+use crate::env::state::{Environment, EnvironmentError, discarded_name};
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::session::Session;
+
+/// infradev's own failure, so that it is never taken for the command's status.
+const FAILED: u8 = 125;
+
+pub(super) fn exec(session: &Session, arguments: &ExecArgs) -> CommandResult<u8> {
+    let ExecArgs { target, keep, which, surroundings, command } = arguments;
+    run(session, target, keep.as_deref(), which, surroundings, command.clone())
+}
+
+pub(super) fn shell(session: &Session, arguments: &ShellArgs) -> CommandResult<u8> {
+    let ShellArgs { target, keep, which, surroundings } = arguments;
+    // The best shell there is: every base has sh.
+    let command = ["sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i"].map(str::to_owned);
+    run(session, target, keep.as_deref(), which, surroundings, command.to_vec())
+}
+
+/// Runs a command in a fresh environment of a built task; returns its status.
+pub(crate) fn run_check(session: &Session, task: &str, command: Vec<String>) -> CommandResult<u8> {
+    let which = Which { variant: None, require_fresh: false };
+    let surroundings =
+        Surroundings { network: Network::None, binds: vec![], variables: vec![], workdir: None };
+    in_fresh(session, task, None, &which, &surroundings, command)
+}
+
+fn run(
+    session: &Session,
+    target: &str,
+    keep: Option<&str>,
+    which: &Which,
+    surroundings: &Surroundings,
+    command: Vec<String>,
+) -> CommandResult<u8> {
+    let attempt = || -> CommandResult<u8> {
+        let store = session.store()?;
+        match Environment::open(store, target) {
+            Ok(environment) => in_environment(session, &environment, surroundings, command),
+            Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
+                in_fresh(session, target, keep, which, surroundings, command)
+            }
+            Err(error) => Err(error.into()),
+        }
+    };
+    attempt().map_err(|mut error| {
+        error.code.get_or_insert(FAILED);
+        error
+    })
+}
+
+fn in_fresh(
+    session: &Session,
+    task: &str,
+    keep: Option<&str>,
+    which: &Which,
+    surroundings: &Surroundings,
+    command: Vec<String>,
+) -> CommandResult<u8> {
+    let store = session.store()?;
+    let built = find_built(session, store, task, which)?;
+    let lease = store.lease(&format!("exec {}", built.name()))?;
+    let name = keep.map_or_else(|| discarded_name(&lease), str::to_owned);
+    let (environment, metadata) = create(store, &lease, &built, &name, default_mapping(), keep.is_none())?;
+    let lock = environment.lock()?;
+    let run = describe(session, &environment, surroundings, command)?;
+    let overlay = environment.overlay(store, metadata);
+    let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
+    let plan =
+        LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping: run.mapping, detached: false };
+    let status = attend(&plan);
+    drop(lock);
+    if keep.is_none() {
+        environment.remove()?;
+    }
+    status
+}
+
+pub(super) fn in_environment(
+    session: &Session,
+    environment: &Environment,
+    surroundings: &Surroundings,
+    command: Vec<String>,
+) -> CommandResult<u8> {
+    let store = session.store()?;
+    let run = describe(session, environment, surroundings, command)?;
+    if let Some(holder) = Holder::of(environment) {
+        return join::join(&holder, &run);
+    }
+    let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
+    let mut plan = LaunchPlan { spec, root: RootFileSystem::Mounted, mapping: run.mapping, detached: false };
+    if environment.is_mounted() {
+        return attend(&plan);
+    }
+    let lease = store.lease(&format!("exec {}", environment.name))?;
+    let _lock = environment.lock()?;
+    let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
+    plan.root = RootFileSystem::Overlay(environment.overlay(store, metadata));
+    attend(&plan)
+}
+
+/// Starts the run, lets it have the terminal, and returns its status.
+pub(crate) fn attend(plan: &LaunchPlan) -> CommandResult<u8> {
+    // The command decides about interruptions; this program has its leftovers to clear away after it.
+    let _signals = join::forward_nothing()?;
+    let mut launched = launch(plan, Streams::inherited())?;
+    let stage = rustix::process::Pid::from_child(&launched.child);
+    join::forward_to(stage);
+    launched.wait_started()?;
+    let ended = launched.wait_ended()?;
+    Ok(u8::try_from(ended.status).unwrap_or(1))
+}
+
+/// Describes the run of `command` in `environment`.
+pub(crate) fn describe(
+    session: &Session,
+    environment: &Environment,
+    surroundings: &Surroundings,
+    command: Vec<String>,
+) -> CommandResult<Run> {
+    let state = &environment.state;
+    let mut variables = state.variables.clone();
+    let terminal = isatty(std::io::stdin());
+    if let Some(term) = &session.config.term {
+        variables.insert("TERM".to_owned(), term.clone());
+    }
+    add_variables(session, &surroundings.variables, &mut variables)?;
+    let mut binds = if state.host_base { crate::build::host::Host::binds() } else { vec![] };
+    if surroundings.network == Network::Host
+        && std::path::Path::new("/etc/resolv.conf").exists()
+        && !state.host_base
+    {
+        binds.push(Bind::read_only("/etc/resolv.conf", "/etc/resolv.conf"));
+    }
+    for bind in &surroundings.binds {
+        binds.push(parse_bind(bind)?);
+    }
+    Ok(Run {
+        command,
+        directory: surroundings.workdir.clone().unwrap_or_else(|| state.directory.clone()),
+        variables,
+        terminal,
+        network: surroundings.network,
+        mapping: state.mapping,
+        binds,
+        memory_files: memory_files(),
+        host_name: "infradev".to_owned(),
+    })
+}
+
+/// Half of the machine's memory, in bytes: how large /tmp and /dev/shm may grow.
+pub(crate) fn memory_files() -> u64 {
+    let info = rustix::system::sysinfo();
+    #[expect(
+        clippy::unnecessary_cast,
+        clippy::useless_conversion,
+        reason = "the field's type differs between architectures"
+    )]
+    let total = u64::try_from(info.totalram).unwrap_or(0) * u64::from(info.mem_unit);
+    (total / 2).max(64 << 20)
+}
+
+fn add_variables(
+    session: &Session,
+    wanted: &[String],
+    variables: &mut BTreeMap<String, String>,
+) -> CommandResult {
+    for variable in wanted {
+        match variable.split_once('=') {
+            Some((name, value)) => {
+                variables.insert(name.to_owned(), value.to_owned());
+            }
+            None => variables.extend(session.config.passed_through(std::slice::from_ref(variable))),
+        }
+    }
+    Ok(())
+}
+
+fn parse_bind(text: &str) -> CommandResult<Bind> {
+    let wrong = || {
+        CommandError::new(Kind::Usage, format!("`--bind {text}` is not of the form SOURCE:DESTINATION[:rw]"))
+            .hint("both are absolute paths")
+    };
+    let (rest, writable) = match text.strip_suffix(":rw") {
+        Some(rest) => (rest, true),
+        None => (text.strip_suffix(":ro").unwrap_or(text), false),
+    };
+    let (source, destination) = rest.split_once(':').ok_or_else(wrong)?;
+    let source = std::fs::canonicalize(source)
+        .map_err(|error| CommandError::usage(format!("`--bind {text}`: {source}: {error}")))?;
+    let destination = PathBuf::from(destination);
+    if !destination.is_absolute() {
+        return Err(wrong());
+    }
+    Ok(Bind { source, destination, writable })
+}

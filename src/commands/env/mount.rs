@@ -1,0 +1,193 @@
+//! `env mount` and `env umount`.
+
+use serde::Serialize;
+
+use super::MountArgs;
+use super::create::{create, find_built};
+use crate::env::default_mapping;
+use crate::env::holder::Holder;
+use crate::env::image::mountable;
+use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
+use crate::env::mount::{attach, overlay};
+use crate::env::plan::{Mapping, Network, Run, runtime_spec};
+use crate::env::state::{Environment, EnvironmentError};
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::session::Session;
+
+#[derive(Serialize)]
+struct Mounted {
+    name: String,
+    path: String,
+    back_end: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holder: Option<i32>,
+}
+
+pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u8> {
+    let store = session.store()?;
+    let root = rustix::process::geteuid().is_root();
+    let lease = store.lease(&format!("mount {}", arguments.task))?;
+    let (environment, metadata) = match Environment::open(store, &arguments.task) {
+        Ok(environment) => {
+            if environment.is_mounted() || Holder::of(&environment).is_some() {
+                return Err(CommandError::usage(format!(
+                    "the environment `{}` is mounted already",
+                    environment.name
+                )));
+            }
+            let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
+            (environment, metadata)
+        }
+        Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
+            let built = find_built(session, store, &arguments.task, &arguments.which)?;
+            let name = match &arguments.name {
+                Some(name) => name.clone(),
+                None => free_name(store, &built.task)?,
+            };
+            let mapping = if root { Mapping::Host } else { default_mapping() };
+            create(store, &lease, &built, &name, mapping, false)?
+        }
+        Err(error) => return Err(error.into()),
+    };
+    let lock = environment.lock()?;
+    let mounted = if root && environment.state.mapping == Mapping::Host {
+        let described = environment.overlay(store, metadata);
+        let failed = |error: crate::env::mount::MountError| {
+            CommandError::caused(Kind::Infrastructure, &error)
+                .hint("`infradev doctor` says what this machine allows")
+        };
+        let mount = overlay(&described, None).map_err(failed)?;
+        attach(&mount, &environment.merged()).map_err(failed)?;
+        let path = environment.merged().display().to_string();
+        Mounted {
+            name: environment.name.clone(),
+            path,
+            back_end: environment.state.back_end.word(),
+            holder: None,
+        }
+    } else {
+        let holder = hold(session, &environment, metadata)?;
+        let path = holder.root().display().to_string();
+        let back_end = environment.state.back_end.word();
+        Mounted { name: environment.name.clone(), path, back_end, holder: Some(holder.init) }
+    };
+    drop(lock);
+    session.ui.data(&mounted, || format!("{}\n", mounted.path));
+    let name = &mounted.name;
+    match mounted.holder {
+        Some(pid) => {
+            session.ui.note(format!("held by process {pid}; enter with: infradev env exec {name} -- COMMAND"))
+        }
+        None => session
+            .ui
+            .note(format!("mounted as `{name}` ({}); end with: infradev env rm {name}", mounted.back_end)),
+    }
+    Ok(0)
+}
+
+/// Starts a process that keeps the environment mounted in its namespaces.
+fn hold(session: &Session, environment: &Environment, metadata: std::path::PathBuf) -> CommandResult<Holder> {
+    let store = session.store()?;
+    let state = &environment.state;
+    let run = Run {
+        // Waits without using the processor; ends with the namespaces.
+        command: ["/bin/sh", "-c", "while :; do sleep 2147483647; done"].map(str::to_owned).to_vec(),
+        directory: "/".into(),
+        variables: state.variables.clone(),
+        terminal: false,
+        network: Network::None,
+        mapping: state.mapping,
+        binds: if state.host_base { crate::build::host::Host::binds() } else { vec![] },
+        memory_files: super::exec::memory_files(),
+        host_name: environment.name.clone(),
+    };
+    let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
+    let root = RootFileSystem::Overlay(environment.overlay(store, metadata));
+    let plan = LaunchPlan { spec, root, mapping: state.mapping, detached: true };
+    let null = std::process::Stdio::null;
+    let mut launched = launch(&plan, Streams { input: null(), output: null(), error: null() })?;
+    launched.wait_started()?;
+    let stage = launched.child.id() as i32;
+    let children =
+        std::fs::read_to_string(format!("/proc/{stage}/task/{stage}/children")).unwrap_or_default();
+    let init = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
+    let holder = init.and_then(|init| Holder::observe(stage, init));
+    let failed = |text: String| CommandError::new(Kind::Infrastructure, text);
+    let holder =
+        holder.ok_or_else(|| failed("the process that holds the environment ended at once".to_owned()))?;
+    holder.save(environment).map_err(|error| failed(format!("cannot write holder.json: {error}")))?;
+    Ok(holder)
+}
+
+fn free_name(store: &infradev_store::Store, task: &str) -> CommandResult<String> {
+    let stem = task.replace('/', "-");
+    for number in 1.. {
+        let name = if number == 1 { stem.clone() } else { format!("{stem}.{number}") };
+        match Environment::open(store, &name) {
+            Err(EnvironmentError::Absent(_)) => return Ok(name),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    unreachable!("there are more numbers than environments")
+}
+
+pub(super) fn unmount(session: &Session, name: &str) -> CommandResult<u8> {
+    let store = session.store()?;
+    let environment = Environment::open(store, name)?;
+    if !detach(&environment)? {
+        return Err(CommandError::usage(format!("the environment `{name}` is not mounted")));
+    }
+    session
+        .ui
+        .note(format!("unmounted `{name}`; what was written in it stays until `infradev env rm {name}`"));
+    Ok(0)
+}
+
+/// Unmounts an environment; returns whether it was mounted.
+pub(super) fn detach(environment: &Environment) -> CommandResult<bool> {
+    let name = &environment.name;
+    if let Some(holder) = Holder::of(environment) {
+        holder.end(environment).map_err(|error| {
+            CommandError::new(Kind::Infrastructure, format!("cannot end the holder of `{name}`: {error}"))
+        })?;
+        return Ok(true);
+    }
+    if !environment.is_mounted() {
+        return Ok(false);
+    }
+    match rustix::mount::unmount(environment.merged(), rustix::mount::UnmountFlags::empty()) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::BUSY) => {
+            let users = users_of(&environment.merged());
+            let hint = if users.is_empty() {
+                "end the commands that use it, then try again".to_owned()
+            } else {
+                format!("used by {}; end them, then try again", users.join(", "))
+            };
+            let text = format!("the environment `{name}` is busy");
+            Err(CommandError::new(Kind::Infrastructure, text).hint(hint))
+        }
+        Err(error) => {
+            Err(CommandError::new(Kind::Infrastructure, format!("cannot unmount `{name}`: {error}")))
+        }
+    }
+}
+
+/// Names the processes whose working directory or root is in `path`.
+fn users_of(path: &std::path::Path) -> Vec<String> {
+    let mut users = vec![];
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
+            continue;
+        };
+        let inside = |link: &str| {
+            std::fs::read_link(entry.path().join(link)).is_ok_and(|target| target.starts_with(path))
+        };
+        if inside("cwd") || inside("root") {
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            users.push(format!("process {pid} ({})", name.trim()));
+        }
+    }
+    users
+}

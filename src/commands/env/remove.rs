@@ -1,0 +1,28 @@
+//! `env rm`.
+
+use super::mount::detach;
+use crate::env::state::Environment;
+use crate::error::CommandResult;
+use crate::session::Session;
+
+pub(super) fn remove(session: &Session, names: &[String], dry_run: bool) -> CommandResult<u8> {
+    let store = session.store()?;
+    // All are looked up first: a mistyped name removes nothing.
+    let environments =
+        names.iter().map(|name| Environment::open(store, name)).collect::<Result<Vec<_>, _>>()?;
+    for environment in environments {
+        let name = environment.name.clone();
+        if dry_run {
+            session.ui.note(format!(
+                "would delete `{name}` and what was written in {}",
+                environment.upper().display()
+            ));
+            continue;
+        }
+        detach(&environment)?;
+        let _lock = environment.lock()?;
+        environment.remove()?;
+        session.ui.note(format!("deleted `{name}`"));
+    }
+    Ok(0)
+}
