@@ -13,7 +13,7 @@ pub mod root;
 pub(crate) mod scratch;
 mod sdist;
 mod skeleton;
-mod source;
+pub(crate) mod source;
 mod step;
 pub mod survey;
 mod wheel;

@@ -89,6 +89,8 @@ enum Command {
     /// Environments: mount them, run commands in them
     #[command(subcommand)]
     Env(commands::env::EnvCommand),
+    /// Decide what environments install: every package with its hash
+    Lock(commands::lock::LockArguments),
     /// Apply a patch, run the official tests, then the probes, and print a verdict
     Test(commands::test::TestArgs),
     /// Layers: list them, show what is in one
@@ -176,6 +178,7 @@ fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
         Command::Rm(arguments) => commands::rm::run(session, &arguments),
         Command::Why(arguments) => commands::why::run(session, &arguments),
         Command::Env(command) => commands::env::run(session, command),
+        Command::Lock(arguments) => commands::lock::run(session, arguments),
         Command::Test(arguments) => commands::test::run(session, &arguments),
         Command::Layer(command) => commands::layer::run(session, command),
         Command::Du(arguments) => commands::du::run(session, &arguments),

@@ -7,6 +7,7 @@ pub(crate) mod du;
 pub(crate) mod env;
 pub(crate) mod gc;
 pub(crate) mod layer;
+pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod pin;
 pub(crate) mod plan;

@@ -99,6 +99,16 @@ pub enum BuildError {
         /// What to do about it.
         hint: Option<String>,
     },
+    /// A package of a base lock is no longer on the mirror.
+    #[error("the mirror no longer has {name} {version} ({file})")]
+    VanishedPackage {
+        /// The package.
+        name: String,
+        /// Its version.
+        version: String,
+        /// Where the mirror kept it.
+        file: String,
+    },
     /// A source repository is not there.
     #[error("the repository {url} cannot be fetched: {detail}")]
     Repository {
@@ -159,6 +169,9 @@ impl BuildError {
                 let hint = hint.clone();
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)
             }
+            Self::VanishedPackage { .. } => CommandError::caused(Kind::Failed, &self).hint(
+                "run `infradev lock TASK --refresh-base`, or name a mirror that keeps old packages with --mirror debian=URL",
+            ),
             Self::Repository { ref url, .. } => {
                 let hint = if url.starts_with('/') || url.starts_with("file:") {
                     "it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration".to_owned()

@@ -71,7 +71,7 @@ impl Host {
 }
 
 /// Finds the host's interpreter where a run can see it: below /usr.
-fn find_python() -> Option<(PathBuf, PythonVersion)> {
+pub(crate) fn find_python() -> Option<(PathBuf, PythonVersion)> {
     const PROGRAM: &str = "import sys; print('%d.%d' % sys.version_info[:2]); print(sys.executable)";
     ["/usr/bin/python3", "/usr/local/bin/python3"].iter().find_map(|candidate| {
         let output = Command::new(candidate).args(["-I", "-c", PROGRAM]).output().ok()?;

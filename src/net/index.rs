@@ -20,6 +20,8 @@ pub struct IndexFile {
     pub url: String,
     /// What it hashes to, if the index says.
     pub sha256: Option<String>,
+    /// Whether it was withdrawn (PEP 592): the reason, which may be empty.
+    pub yanked: Option<String>,
 }
 
 /// A package index.
@@ -41,6 +43,31 @@ struct PageFile {
     url: String,
     #[serde(default)]
     hashes: HashMap<String, String>,
+    #[serde(default)]
+    yanked: Yanked,
+}
+
+/// PEP 691: a reason, or a plain yes or no.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Yanked {
+    Reason(String),
+    Plain(bool),
+}
+
+impl Default for Yanked {
+    fn default() -> Self {
+        Self::Plain(false)
+    }
+}
+
+impl Yanked {
+    fn reason(self) -> Option<String> {
+        match self {
+            Self::Reason(reason) => Some(reason),
+            Self::Plain(yanked) => yanked.then(String::new),
+        }
+    }
 }
 
 const ACCEPT: &str = "application/vnd.pypi.simple.v1+json, text/html;q=0.2";
@@ -113,6 +140,7 @@ impl PackageIndex {
                     sha256: file.hashes.remove("sha256"),
                     name: file.filename,
                     url: absolute(&url, &file.url),
+                    yanked: file.yanked.reason(),
                 })
                 .collect()
         } else {
@@ -135,11 +163,14 @@ fn links(html: &str, page: &str) -> Vec<IndexFile> {
     let mut files = vec![];
     for anchor in html.split("<a ").skip(1) {
         let Some((tag, rest)) = anchor.split_once('>') else { continue };
-        let href = tag.split_once("href=\"").and_then(|(_, rest)| rest.split_once('"')).map(|(href, _)| href);
-        if let (Some(href), Some((name, _))) = (href, rest.split_once("</a>")) {
-            let href = href.replace("&amp;", "&");
+        let attribute = |name: &str| {
+            let (_, rest) = tag.split_once(&format!("{name}=\""))?;
+            rest.split_once('"').map(|(value, _)| value.replace("&amp;", "&"))
+        };
+        if let (Some(href), Some((name, _))) = (attribute("href"), rest.split_once("</a>")) {
             let sha256 = href.split_once("#sha256=").map(|(_, sha256)| sha256.to_owned());
-            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href), sha256 });
+            let yanked = attribute("data-yanked").or_else(|| tag.contains("data-yanked").then(String::new));
+            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href), sha256, yanked });
         }
     }
     files
@@ -162,5 +193,9 @@ mod tests {
         let files = links(html, "https://index.example/simple/x/");
         assert_eq!(files[0].name, "x-1.0-py3-none-any.whl");
         assert_eq!(files[0].url, "https://index.example/files/x-1.0-py3-none-any.whl#sha256=00");
+        assert_eq!((files[0].sha256.as_deref(), &files[0].yanked), (Some("00"), &None));
+        let html = "<a data-yanked=\"bad &amp; old\" href=\"x-1.1-py3-none-any.whl\">x-1.1-py3-none-any.whl</a>";
+        let files = links(html, "https://index.example/simple/x/");
+        assert_eq!(files[0].yanked.as_deref(), Some("bad & old"));
     }
 }

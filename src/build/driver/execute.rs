@@ -107,11 +107,7 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
     };
     match &plan.node(ready.index).action {
         Action::HostBase => unreachable!("a host base has no key"),
-        Action::DebianBase(lock) => {
-            let mut product = workshop.product()?;
-            product.tree = base::debian_tree(workshop, lock, &product.ingest)?;
-            Ok(product)
-        }
+        Action::DebianBase(lock) => base::debian_base(workshop, lock, &log),
         Action::Skeleton => {
             let mut product = workshop.product()?;
             let needs = &plan.node(ready.index).needs;
