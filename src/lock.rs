@@ -99,7 +99,8 @@ pub fn lock(session: &Session, recipes: &[Recipe], options: LockOptions) -> Comm
 /// Returns the recipe that each lock is made for: the one with the oldest source. Oldest first.
 fn first_of_each_lock(recipes: &[Recipe]) -> Vec<&Recipe> {
     let mut first: Vec<&Recipe> = recipes.iter().collect();
-    first.sort_by_key(|recipe| (recipe.source.date.map(|date| date.seconds()), &recipe.task, &recipe.variant));
+    first
+        .sort_by_key(|recipe| (recipe.source.date.map(|date| date.seconds()), &recipe.task, &recipe.variant));
     let mut seen = std::collections::BTreeSet::new();
     first.retain(|recipe| seen.insert((&recipe.task.project, &recipe.lock)));
     first
@@ -152,7 +153,13 @@ pub fn is_stale(session: &Session, catalog: &Catalog, recipe: &Recipe, lock: &Py
     Ok(stale(session, session.store()?, catalog, recipe, lock)?)
 }
 
-fn stale(session: &Session, store: &Store, catalog: &Catalog, recipe: &Recipe, lock: &Pylock) -> Result<bool, LockError> {
+fn stale(
+    session: &Session,
+    store: &Store,
+    catalog: &Catalog,
+    recipe: &Recipe,
+    lock: &Pylock,
+) -> Result<bool, LockError> {
     let owner = owner_of(catalog, recipe, lock);
     let recipe = owner.as_ref().unwrap_or(recipe);
     let lease = store.lease("look at a lock")?;

@@ -32,9 +32,8 @@ pub(crate) fn debian_base<'a>(
     let repository = workshop.lease.new_directory("debian")?;
     product.downloaded = packages::fetch(workshop, lock, &repository)?;
     repository::write_indexes(lock, &repository)?;
-    product.tree = bootstrap::bootstrap(lock, &repository, log, |archive| {
-        archive::base_tree(archive, &product.ingest)
-    })?;
+    product.tree =
+        bootstrap::bootstrap(lock, &repository, log, |archive| archive::base_tree(archive, &product.ingest))?;
     infradev_store::remove_tree(&repository)?;
     Ok(product)
 }

@@ -84,7 +84,9 @@ fn row(report: &LockReport) -> Vec<String> {
         Outcome::Same => "as before",
         Outcome::Kept => "kept",
     };
-    let sharing = |show: &dyn Fn(&crate::lock::Sharing) -> String| report.sharing.as_ref().map(show).unwrap_or_default();
+    let sharing = |show: &dyn Fn(&crate::lock::Sharing) -> String| {
+        report.sharing.as_ref().map(show).unwrap_or_default()
+    };
     vec![
         report.lock.clone(),
         outcome.to_owned(),

@@ -3,12 +3,16 @@
 use std::collections::HashSet;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
-/// How often memory is sampled. A peak between two samples is missed.
+/// How often memory is sampled at most. A peak between two samples is missed.
 const INTERVAL: Duration = Duration::from_millis(50);
+
+/// A sample may take one part in so many of the time: the kernel walks every mapping for it, and must not slow
+/// down what is measured.
+const SHARE: u32 = 20;
 
 /// What a run took.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
@@ -33,11 +37,12 @@ impl Sampler {
     /// Samples until [`Self::stop`], in the calling thread.
     pub(super) fn sample(&self, stage: u32) {
         while !self.stop.load(Ordering::Relaxed) {
+            let began = Instant::now();
             if let Some(bytes) = memory_below(stage) {
                 self.peak.fetch_max(bytes, Ordering::Relaxed);
                 self.samples.fetch_add(1, Ordering::Relaxed);
             }
-            std::thread::sleep(INTERVAL);
+            std::thread::sleep(INTERVAL.max(began.elapsed() * SHARE).min(Duration::from_secs(1)));
         }
     }
 

@@ -29,7 +29,8 @@ pub struct Finding {
 pub fn check(session: &Session, recipes: &[Recipe]) -> CommandResult<Vec<Finding>> {
     let catalog = session.fresh_catalog()?;
     let store = session.store()?;
-    let mut check = Check { session, store, catalog: &catalog, findings: BTreeSet::new(), done: BTreeSet::new() };
+    let mut check =
+        Check { session, store, catalog: &catalog, findings: BTreeSet::new(), done: BTreeSet::new() };
     let resolver = Resolver::new(session, store)?;
     for recipe in recipes {
         if let Base::Debian { suite, packages } = &recipe.base {
@@ -97,7 +98,11 @@ impl Check<'_> {
         let base_lock = optional(self.catalog.base_lock(project, &recipe.base_lock_file()))?;
         match target::target_of(recipe, base_lock.as_ref()) {
             Ok(target) if target != lock.made_for.target => {
-                self.find(&name, None, format!("is for {}, and the recipe for {target}", lock.made_for.target));
+                self.find(
+                    &name,
+                    None,
+                    format!("is for {}, and the recipe for {target}", lock.made_for.target),
+                );
             }
             // The base has its own finding.
             Ok(_) | Err(LockError::Missing { .. }) => {}
@@ -134,7 +139,9 @@ impl Check<'_> {
     fn of_index(&self, project: &str, archive: &Archive) -> Result<Option<String>, LockError> {
         let found = match self.session.index().find(self.session.client()?, project, &archive.name) {
             Ok(found) => found,
-            Err(NetError::NoFile { .. }) => return Ok(Some(format!("{} is gone from the index", archive.name))),
+            Err(NetError::NoFile { .. }) => {
+                return Ok(Some(format!("{} is gone from the index", archive.name)));
+            }
             Err(NetError::Status { status, .. }) if status.as_u16() == 404 => {
                 return Ok(Some("the whole project is gone from the index".to_owned()));
             }

@@ -1,6 +1,8 @@
 //! Why a lock could not be made.
 
-use infradev_recipes::{CatalogError, DistributionName, PlanError, PruneError, PythonVersion, RecipeErrors, TaskName};
+use infradev_recipes::{
+    CatalogError, DistributionName, PlanError, PruneError, PythonVersion, RecipeErrors, TaskName,
+};
 
 use crate::build::BuildError;
 use crate::error::{CommandError, Kind};
@@ -117,9 +119,8 @@ impl From<LockError> for CommandError {
                 let hint = format!("add `{need}` to the pins, or correct `needs`");
                 Self::caused(Kind::Usage, &error).hint(hint)
             }
-            LockError::HostPython { .. } => {
-                Self::caused(Kind::Usage, &error).hint("install it below /usr, or leave `version` out to take the host's own")
-            }
+            LockError::HostPython { .. } => Self::caused(Kind::Usage, &error)
+                .hint("install it below /usr, or leave `version` out to take the host's own"),
             LockError::Missing { ref task, .. } => {
                 let hint = format!("run `infradev lock {task}`");
                 Self::caused(Kind::Usage, &error).hint(hint)

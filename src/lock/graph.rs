@@ -8,9 +8,9 @@ use infradev_recipes::{DistributionName, Package};
 /// packages that it came for. Needs stay unknown when the pins are not those of `packages`.
 pub(super) fn fill_dependencies(packages: &mut [Package], annotated: &str) {
     let pins = read(annotated);
-    let agrees = packages.iter().all(|package| {
-        pins.iter().any(|pin| pin.name == package.name && pin.version == package.version)
-    });
+    let agrees = packages
+        .iter()
+        .all(|package| pins.iter().any(|pin| pin.name == package.name && pin.version == package.version));
     if !agrees || pins.len() != packages.len() {
         return;
     }

@@ -24,7 +24,12 @@ pub(super) type Scratch<'a> = &'a dyn Fn() -> Result<PathBuf, LockError>;
 
 impl RequirementFiles {
     /// Reads them from the source tree of `recipe`.
-    pub(super) fn read(session: &Session, store: &Store, recipe: &Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
+    pub(super) fn read(
+        session: &Session,
+        store: &Store,
+        recipe: &Recipe,
+        scratch: Scratch<'_>,
+    ) -> Result<Self, LockError> {
         let named = &recipe.requirements.files;
         if named.is_empty() {
             return Ok(Self::default());
@@ -102,7 +107,12 @@ enum SourceTree<'a> {
 }
 
 impl<'a> SourceTree<'a> {
-    fn open(session: &Session, store: &Store, recipe: &'a Recipe, scratch: Scratch<'_>) -> Result<Self, LockError> {
+    fn open(
+        session: &Session,
+        store: &Store,
+        recipe: &'a Recipe,
+        scratch: Scratch<'_>,
+    ) -> Result<Self, LockError> {
         match &recipe.source.origin {
             Origin::Commit(commit) => {
                 let url = recipe.git.as_deref().unwrap_or_default();

@@ -5,7 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use infradev_recipes::{Archive, Artifact, DistributionName, Package, Pruning, Resolution, Target, Timestamp};
+use infradev_recipes::{
+    Archive, Artifact, DistributionName, Package, Pruning, Resolution, Target, Timestamp,
+};
 use infradev_store::{Lease, Store};
 
 use super::LockError;

@@ -74,9 +74,14 @@ pub(super) fn build_requirements(
     scratch: &Path,
 ) -> Result<Vec<String>, LockError> {
     let archive = SourceArchive::fetch(session, name, version, &archive.sha256, scratch)?;
-    let Some(project) = archive.file("pyproject.toml")? else { return Ok(LEGACY.map(str::to_owned).to_vec()) };
-    requires(&String::from_utf8_lossy(&project))
-        .map_err(|detail| LockError::Sdist { name: name.clone(), version: version.to_owned(), detail })
+    let Some(project) = archive.file("pyproject.toml")? else {
+        return Ok(LEGACY.map(str::to_owned).to_vec());
+    };
+    requires(&String::from_utf8_lossy(&project)).map_err(|detail| LockError::Sdist {
+        name: name.clone(),
+        version: version.to_owned(),
+        detail,
+    })
 }
 
 /// Reads `build-system.requires` of a pyproject.toml.

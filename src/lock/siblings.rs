@@ -60,7 +60,12 @@ impl Siblings {
     }
 
     /// Says what `packages` share with the siblings, and how many bytes less they add than `unaligned` would.
-    pub(super) fn sharing(&self, target: &Target, packages: &[Package], unaligned: Option<&[Package]>) -> Sharing {
+    pub(super) fn sharing(
+        &self,
+        target: &Target,
+        packages: &[Package],
+        unaligned: Option<&[Package]>,
+    ) -> Sharing {
         let known = self.downloads(target);
         let shared = |(sha256, _): &(&str, u64)| known.contains_key(sha256);
         let added = |packages: &[Package]| -> u64 {
@@ -124,7 +129,8 @@ pub(super) fn check_needs(recipe: &infradev_recipes::Recipe, packages: &[Package
         name.is_ok_and(|name| packages.iter().any(|package| package.name == name))
     };
     for step in &recipe.build {
-        if let Some(need) = step.needs.iter().find(|need| !steps.contains(need.as_str()) && !is_locked(need)) {
+        if let Some(need) = step.needs.iter().find(|need| !steps.contains(need.as_str()) && !is_locked(need))
+        {
             let (task, step, need) = (recipe.task.clone(), step.name.clone(), need.clone());
             return Err(LockError::UnknownNeed { task, step, need });
         }

@@ -42,7 +42,9 @@ fn read_glibc(answer: &str) -> Option<(u16, u16)> {
 pub(super) fn target_of(recipe: &Recipe, base_lock: Option<&BaseLock>) -> Result<Target, LockError> {
     let wanted = match &recipe.python {
         Python::Base { version } => *version,
-        Python::Standalone { .. } => return Err(PlanError::NotSupported { what: "a standalone Python" }.into()),
+        Python::Standalone { .. } => {
+            return Err(PlanError::NotSupported { what: "a standalone Python" }.into());
+        }
     };
     match (&recipe.base, base_lock) {
         (Base::Host, _) => {
@@ -58,14 +60,17 @@ pub(super) fn target_of(recipe: &Recipe, base_lock: Option<&BaseLock>) -> Result
         (Base::Debian { .. }, Some(lock)) => {
             let missing = |file: String| LockError::Missing { task: recipe.task.clone(), file };
             let glibc = glibc_of(lock).ok_or_else(|| missing(recipe.base_lock_file()))?;
-            let python = wanted.ok_or(PlanError::NotSupported { what: "a Debian base without a Python version" })?;
+            let python =
+                wanted.ok_or(PlanError::NotSupported { what: "a Debian base without a Python version" })?;
             Ok(Target { python, architecture: lock.architecture, glibc })
         }
         (Base::Debian { .. }, None) => {
             Err(LockError::Missing { task: recipe.task.clone(), file: recipe.base_lock_file() })
         }
         (Base::Image { .. }, _) => Err(PlanError::NotSupported { what: "an image as base" }.into()),
-        (Base::Rootfs { .. }, _) => Err(PlanError::NotSupported { what: "a root file system as base" }.into()),
+        (Base::Rootfs { .. }, _) => {
+            Err(PlanError::NotSupported { what: "a root file system as base" }.into())
+        }
     }
 }
 

@@ -126,7 +126,8 @@ impl<'a> Uv<'a> {
 fn interpreter(target: &Target) -> Option<PathBuf> {
     let wanted = format!("python{}", target.python);
     let names = [wanted.as_str(), "python3"];
-    let places = names.iter().flat_map(|name| ["/usr/bin", "/usr/local/bin"].map(|place| Path::new(place).join(name)));
+    let places =
+        names.iter().flat_map(|name| ["/usr/bin", "/usr/local/bin"].map(|place| Path::new(place).join(name)));
     places.into_iter().find(|path| path.exists())
 }
 
@@ -142,22 +143,23 @@ fn download(session: &Session, tools: &Path, program: &Path) -> Result<(), LockE
     let found = session.index().find(client, project, file)?;
     let wheel = tools.join(format!(".{file}.{}", std::process::id()));
     let unpacked = tools.join(format!(".uv.{}", std::process::id()));
-    let outcome = client.download(&found.url, WHEEL.1, &wheel, &|_| {}).map_err(LockError::from).and_then(|_| {
-        let archive = File::open(&wheel).map_err(io("open", &wheel))?;
-        let broken = |error: zip::result::ZipError| BuildError::Tool {
-            tool: file.to_owned(),
-            detail: error.to_string(),
-            hint: None,
-        };
-        let mut archive = zip::ZipArchive::new(archive).map_err(broken)?;
-        let mut binary = archive.by_name(&format!("uv-{VERSION}.data/scripts/uv")).map_err(broken)?;
-        let mut options = File::options();
-        options.write(true).create(true).truncate(true).mode(0o755);
-        let mut output = options.open(&unpacked).map_err(io("create", &unpacked))?;
-        std::io::copy(&mut binary, &mut output).map_err(io("write", &unpacked))?;
-        output.flush().and_then(|()| output.sync_all()).map_err(io("write", &unpacked))?;
-        Ok(fs::rename(&unpacked, program).map_err(io("rename", &unpacked))?)
-    });
+    let outcome =
+        client.download(&found.url, WHEEL.1, &wheel, &|_| {}).map_err(LockError::from).and_then(|_| {
+            let archive = File::open(&wheel).map_err(io("open", &wheel))?;
+            let broken = |error: zip::result::ZipError| BuildError::Tool {
+                tool: file.to_owned(),
+                detail: error.to_string(),
+                hint: None,
+            };
+            let mut archive = zip::ZipArchive::new(archive).map_err(broken)?;
+            let mut binary = archive.by_name(&format!("uv-{VERSION}.data/scripts/uv")).map_err(broken)?;
+            let mut options = File::options();
+            options.write(true).create(true).truncate(true).mode(0o755);
+            let mut output = options.open(&unpacked).map_err(io("create", &unpacked))?;
+            std::io::copy(&mut binary, &mut output).map_err(io("write", &unpacked))?;
+            output.flush().and_then(|()| output.sync_all()).map_err(io("write", &unpacked))?;
+            Ok(fs::rename(&unpacked, program).map_err(io("rename", &unpacked))?)
+        });
     for leftover in [&wheel, &unpacked] {
         let _gone_if_all_went_well = fs::remove_file(leftover);
     }

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use infradev_recipes::{
-    Artifact, Base, BaseLock, Catalog, CatalogError, LockOrigin, Package, PlanError, Pylock, Recipe, Target, lock_file,
+    Artifact, Base, BaseLock, Catalog, CatalogError, LockOrigin, Package, PlanError, Pylock, Recipe, Target,
+    lock_file,
 };
 use infradev_store::Store;
 
@@ -88,15 +89,16 @@ impl<'a> Work<'a> {
 
     /// Returns a lock of another project, or one just made, for the same request: the same packages make one layer.
     fn like_base(&self, suite: &str, packages: &[String]) -> Option<BaseLock> {
-        let answers = |lock: &BaseLock| lock.answers(suite, packages) && lock.architecture == target::architecture();
+        let answers =
+            |lock: &BaseLock| lock.answers(suite, packages) && lock.architecture == target::architecture();
         if let Some(made) = self.bases.values().find(|lock| answers(lock)) {
             return Some(made.clone());
         }
         let others = self.catalog.projects().filter(|_| !self.options.refresh_base).flat_map(|name| {
             let variants = self.catalog.project(name).map(|project| project.variants).unwrap_or_default();
-            variants.into_keys().filter_map(|variant| {
-                self.catalog.base_lock(name, &format!("base.{variant}.lock")).ok()
-            })
+            variants
+                .into_keys()
+                .filter_map(|variant| self.catalog.base_lock(name, &format!("base.{variant}.lock")).ok())
         });
         others.into_iter().find(|lock| answers(lock))
     }
@@ -196,7 +198,8 @@ impl<'a> Work<'a> {
 
     /// Returns what to prefer: the lock's own earlier versions, and those of siblings for what it did not have.
     fn preferences(&self, recipe: &Recipe, target: &Target, own: Option<&Pylock>) -> BTreeSet<Preference> {
-        let mut preferences: BTreeSet<Preference> = own.into_iter().flat_map(siblings::preferences_of).collect();
+        let mut preferences: BTreeSet<Preference> =
+            own.into_iter().flat_map(siblings::preferences_of).collect();
         if recipe.align {
             let named: BTreeSet<_> = preferences.iter().map(|(name, _)| name.clone()).collect();
             let of_siblings = self.siblings.preferences(target).into_iter();

@@ -170,7 +170,12 @@ fn links(html: &str, page: &str) -> Vec<IndexFile> {
         if let (Some(href), Some((name, _))) = (attribute("href"), rest.split_once("</a>")) {
             let sha256 = href.split_once("#sha256=").map(|(_, sha256)| sha256.to_owned());
             let yanked = attribute("data-yanked").or_else(|| tag.contains("data-yanked").then(String::new));
-            files.push(IndexFile { name: name.trim().to_owned(), url: absolute(page, &href), sha256, yanked });
+            files.push(IndexFile {
+                name: name.trim().to_owned(),
+                url: absolute(page, &href),
+                sha256,
+                yanked,
+            });
         }
     }
     files
@@ -194,7 +199,8 @@ mod tests {
         assert_eq!(files[0].name, "x-1.0-py3-none-any.whl");
         assert_eq!(files[0].url, "https://index.example/files/x-1.0-py3-none-any.whl#sha256=00");
         assert_eq!((files[0].sha256.as_deref(), &files[0].yanked), (Some("00"), &None));
-        let html = "<a data-yanked=\"bad &amp; old\" href=\"x-1.1-py3-none-any.whl\">x-1.1-py3-none-any.whl</a>";
+        let html =
+            "<a data-yanked=\"bad &amp; old\" href=\"x-1.1-py3-none-any.whl\">x-1.1-py3-none-any.whl</a>";
         let files = links(html, "https://index.example/simple/x/");
         assert_eq!(files[0].yanked.as_deref(), Some("bad & old"));
     }

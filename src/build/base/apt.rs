@@ -92,9 +92,8 @@ pub(crate) fn debian_mirror(session: &Session, suite: &str) -> Result<String, Bu
     }
     let mut command = tool_command("apt-get");
     let listed = run("apt-get", command.args(["update", "--print-uris"]))?;
-    let is_debian = fs::read_to_string("/etc/os-release").is_ok_and(|text| {
-        text.lines().any(|line| line.trim_end() == "ID=debian")
-    });
+    let is_debian = fs::read_to_string("/etc/os-release")
+        .is_ok_and(|text| text.lines().any(|line| line.trim_end() == "ID=debian"));
     mirror_in(&listed, suite, is_debian).ok_or_else(|| BuildError::Tool {
         tool: "apt-get".to_owned(),
         detail: format!("this machine's sources name no mirror of Debian {suite}"),
@@ -107,7 +106,9 @@ pub(crate) fn debian_mirror(session: &Session, suite: &str) -> Result<String, Bu
 fn mirror_in(listed: &str, suite: &str, is_debian: bool) -> Option<String> {
     let mut own = None;
     for line in listed.lines() {
-        let Some(address) = line.strip_prefix('\'').and_then(|rest| rest.split('\'').next()) else { continue };
+        let Some(address) = line.strip_prefix('\'').and_then(|rest| rest.split('\'').next()) else {
+            continue;
+        };
         let Some((mirror, release)) = address.split_once("/dists/") else { continue };
         let release = release.split('/').next().unwrap_or_default();
         if release == suite {
@@ -196,7 +197,10 @@ fn run(tool: &str, command: &mut Command) -> Result<String, BuildError> {
         hint: Some(hint.to_owned()),
     };
     let output = command.output().map_err(|error| {
-        failed(error.to_string(), "Debian bases need apt and mmdebstrap on this machine (Debian, Ubuntu: mmdebstrap)")
+        failed(
+            error.to_string(),
+            "Debian bases need apt and mmdebstrap on this machine (Debian, Ubuntu: mmdebstrap)",
+        )
     })?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use infradev_layers::{Content, Kind, Metadata, TreeBuilder, TreePath, Tree};
+use infradev_layers::{Content, Kind, Metadata, Tree, TreeBuilder, TreePath};
 use infradev_store::{Ingest, PutError};
 use tar::{Archive, Entry, EntryType};
 
@@ -11,15 +11,37 @@ use crate::build::BuildError;
 
 /// Directories that stay, but whose content belongs to one machine or one run.
 const EMPTIED: [&str; 12] = [
-    "dev", "proc", "sys", "run", "tmp", "boot", "var/cache", "var/log", "var/tmp", "var/lib/apt/lists",
-    "var/lib/systemd", "etc/apt/sources.list.d",
+    "dev",
+    "proc",
+    "sys",
+    "run",
+    "tmp",
+    "boot",
+    "var/cache",
+    "var/log",
+    "var/tmp",
+    "var/lib/apt/lists",
+    "var/lib/systemd",
+    "etc/apt/sources.list.d",
 ];
 
 /// Files of one machine or one run; and such as are kept beside the files that replaced them.
 const LEFT_OUT: [&str; 15] = [
-    "etc/.pwd.lock", "etc/apt/apt.conf.d/99mmdebstrap", "etc/apt/sources.list", "etc/group-", "etc/gshadow-",
-    "etc/machine-id", "etc/passwd-", "etc/shadow-", "etc/subgid-", "etc/subuid-", "var/lib/apt/extended_states",
-    "var/lib/dbus/machine-id", "var/lib/dpkg/lock", "var/lib/dpkg/lock-frontend", "var/lib/dpkg/status-old",
+    "etc/.pwd.lock",
+    "etc/apt/apt.conf.d/99mmdebstrap",
+    "etc/apt/sources.list",
+    "etc/group-",
+    "etc/gshadow-",
+    "etc/machine-id",
+    "etc/passwd-",
+    "etc/shadow-",
+    "etc/subgid-",
+    "etc/subuid-",
+    "var/lib/apt/extended_states",
+    "var/lib/dbus/machine-id",
+    "var/lib/dpkg/lock",
+    "var/lib/dpkg/lock-frontend",
+    "var/lib/dpkg/status-old",
 ];
 
 /// Files that mmdebstrap copies from the machine, as every environment has them.
@@ -31,7 +53,12 @@ const WRITTEN: [(&str, &str); 3] = [
 
 /// Directories that every environment has, with their modes.
 const DIRECTORIES: [(&str, u32); 7] = [
-    ("dev", 0o755), ("opt", 0o755), ("proc", 0o555), ("run", 0o755), ("sys", 0o555), ("tmp", 0o1777),
+    ("dev", 0o755),
+    ("opt", 0o755),
+    ("proc", 0o555),
+    ("run", 0o755),
+    ("sys", 0o555),
+    ("tmp", 0o1777),
     ("workspace", 0o755),
 ];
 
@@ -72,7 +99,10 @@ fn plain(path: &str) -> TreePath {
 }
 
 fn unreadable(source: io::Error) -> BuildError {
-    BuildError::Archive { file: "the archive of mmdebstrap".to_owned(), source: infradev_layers::TarError::Read(source) }
+    BuildError::Archive {
+        file: "the archive of mmdebstrap".to_owned(),
+        source: infradev_layers::TarError::Read(source),
+    }
 }
 
 /// Returns where an entry goes; `None` for the root.
@@ -140,12 +170,25 @@ mod tests {
     #[test]
     fn machines_and_runs_leave_no_trace() {
         for path in [
-            "dev/null", "var/cache/ldconfig/aux-cache", "var/log/apt", "etc/machine-id", "etc/resolv.conf", "tmp",
-            "run/lock", "proc",
+            "dev/null",
+            "var/cache/ldconfig/aux-cache",
+            "var/log/apt",
+            "etc/machine-id",
+            "etc/resolv.conf",
+            "tmp",
+            "run/lock",
+            "proc",
         ] {
             assert!(is_left_out(path), "{path}");
         }
-        for path in ["var/cache", "var/log", "etc/passwd", "usr/lib/python3.11/__pycache__/os.pyc", "devices", "runner"] {
+        for path in [
+            "var/cache",
+            "var/log",
+            "etc/passwd",
+            "usr/lib/python3.11/__pycache__/os.pyc",
+            "devices",
+            "runner",
+        ] {
             assert!(!is_left_out(path), "{path}");
         }
     }

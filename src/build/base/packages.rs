@@ -42,7 +42,9 @@ pub(super) fn fetch(workshop: &Workshop<'_>, lock: &BaseLock, directory: &Path) 
         let url = format!("{mirror}/{}", package.file.replace('+', "%2B").replace('~', "%7E"));
         match client.download(&url, &package.sha256, &staged, &progress) {
             Ok(_) => {}
-            Err(NetError::Status { status, .. }) if status.is_client_error() => return Err(vanished(package)),
+            Err(NetError::Status { status, .. }) if status.is_client_error() => {
+                return Err(vanished(package));
+            }
             Err(error) => return Err(error.into()),
         }
         // Complete before it has its name in the cache; a link costs no second copy.
