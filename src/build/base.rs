@@ -30,10 +30,12 @@ pub(crate) fn debian_base<'a>(
 ) -> Result<Product<'a>, BuildError> {
     let mut product = workshop.product()?;
     let repository = workshop.lease.new_directory("debian")?;
+    let scratch = workshop.lease.new_directory("mmdebstrap")?;
     product.downloaded = packages::fetch(workshop, lock, &repository)?;
     repository::write_indexes(lock, &repository)?;
-    product.tree =
-        bootstrap::bootstrap(lock, &repository, log, |archive| archive::base_tree(archive, &product.ingest))?;
+    product.tree = bootstrap::bootstrap(lock, &repository, &scratch, log, |archive| {
+        archive::base_tree(archive, &product.ingest)
+    })?;
     infradev_store::remove_tree(&repository)?;
     Ok(product)
 }

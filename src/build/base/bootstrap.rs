@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 
+use infradev_layers::TarError;
 use infradev_recipes::BaseLock;
 
 use super::BASE_MTIME;
@@ -14,10 +15,11 @@ use crate::config::Config;
 /// The repository inside the new system, from where also a mapped user can read it.
 const INSIDE: &str = "/infradev-repository";
 
-/// Makes the system of `lock` from the repository in `directory`; `read` takes the archive of it.
+/// Makes the system of `lock` from the packages in `repository`, below `scratch`; `read` takes the archive of it.
 pub(super) fn bootstrap<T>(
     lock: &BaseLock,
-    directory: &Path,
+    repository: &Path,
+    scratch: &Path,
     log: &Path,
     read: impl FnOnce(&mut ChildStdout) -> Result<T, BuildError>,
 ) -> Result<T, BuildError> {
@@ -26,9 +28,12 @@ pub(super) fn bootstrap<T>(
     Config::clear_for_tool(&mut command);
     command.envs([("LC_ALL", "C.UTF-8"), ("DEBIAN_FRONTEND", "noninteractive"), ("TZ", "UTC")]);
     command.env("SOURCE_DATE_EPOCH", BASE_MTIME.to_string());
-    // Where the whole system lies for a while; the default, /tmp, may be small or in memory.
-    command.env("TMPDIR", directory);
-    command.args(arguments(lock, directory));
+    if is_root() {
+        // Where the whole system lies for a while; the default, /tmp, may be small or in memory. A mapped user
+        // must be able to reach it, which is certain only there.
+        command.env("TMPDIR", scratch);
+    }
+    command.args(arguments(lock, repository));
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(output);
     let mut child = command.spawn().map_err(|error| BuildError::Tool {
         tool: "mmdebstrap".to_owned(),
@@ -40,8 +45,12 @@ pub(super) fn bootstrap<T>(
     // A reader that gave up must not leave the other side waiting.
     drop(archive);
     let status = child.wait().map_err(io("wait for", Path::new("mmdebstrap")))?;
+    let read = match read {
+        // When mmdebstrap fails, its archive ends early: that is not what went wrong.
+        Err(error) if status.success() || !is_truncation(&error) => return Err(error),
+        read => read,
+    };
     if !status.success() {
-        // That the archive ended early is only a consequence.
         return Err(BuildError::Command {
             command: format!("mmdebstrap {}", lock.suite),
             status: status.code().unwrap_or(1),
@@ -52,12 +61,20 @@ pub(super) fn bootstrap<T>(
     read
 }
 
-fn arguments(lock: &BaseLock, directory: &Path) -> Vec<String> {
-    let root = rustix::process::geteuid().is_root();
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Whether an archive could not be read to its end.
+fn is_truncation(error: &BuildError) -> bool {
+    matches!(error, BuildError::Archive { source: TarError::Read(_), .. })
+}
+
+fn arguments(lock: &BaseLock, repository: &Path) -> Vec<String> {
     let names: Vec<&str> = lock.packages().iter().map(|package| package.name.as_str()).collect();
-    let repository = directory.display();
+    let repository = repository.display();
     vec![
-        format!("--mode={}", if root { "root" } else { "unshare" }),
+        format!("--mode={}", if is_root() { "root" } else { "unshare" }),
         "--variant=essential".to_owned(),
         "--format=tar".to_owned(),
         format!("--architectures={}", lock.architecture.debian()),
