@@ -18,10 +18,8 @@ use crate::ui::{ColorChoice, ProgressChoice, Ui, UiOptions};
     version,
     max_term_width = 100,
     propagate_version = true,
-    after_help = "\
-Exit codes: 0 done, 1 the work failed, 2 usage or configuration, 3 infrastructure or could not check,
-4 not here and fetching was forbidden, 130 interrupted. `env exec` passes the command's own status on;
-infradev's own failure is 125 there, 126 a program that cannot be executed, 127 one that is not found."
+    after_help = "Exit codes: 0 done · 1 the work failed · 2 usage or configuration · 3 infrastructure, or could not check · 4 not here, and fetching was forbidden · 130 interrupted.
+env exec passes the command's status on; there, 125 is infradev's own failure, 126 a program that cannot be executed, 127 one that is not found."
 )]
 struct CommandLine {
     #[command(flatten)]

@@ -115,7 +115,7 @@ impl From<infradev_store::Error> for CommandError {
             E::NoLayer(_) | E::DamagedLayer { .. } | E::NoObject(_) => (
                 Kind::Failed,
                 Some(
-                    "run `infradev verify` to see what is damaged; `infradev rm TASK`, `gc` and `build` make it anew",
+                    "run `infradev verify` to see what is damaged; `infradev rm TASK`, `gc` (with --all if nothing is left) and `build` make it anew",
                 ),
             ),
             E::UnreadableRoot { .. } => (
@@ -177,6 +177,9 @@ impl From<LaunchError> for CommandError {
         let (kind, code, hint) = match &error {
             LaunchError::NotFound(_) => (Kind::Usage, 127, None),
             LaunchError::NotExecutable { .. } => (Kind::Usage, 126, None),
+            LaunchError::Stage { action, .. } if action.starts_with("change to the directory") => {
+                (Kind::Usage, 125, None)
+            }
             _ => (Kind::Infrastructure, 125, Some("`infradev doctor` says what this machine allows")),
         };
         let mut failure = Self::caused(kind, &error);

@@ -51,6 +51,17 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
+    /// Opens the store for a command that only reads, if there is one; any other failure is an error.
+    pub fn store_if_any(&self) -> CommandResult<Option<&Store>> {
+        if self.store.get().is_none()
+            && let Err(infradev_store::Error::Absent { .. }) =
+                Store::open(&self.config.store.value, Access::Read)
+        {
+            return Ok(None);
+        }
+        self.store_for_reading().map(Some)
+    }
+
     /// Where locks that belong to this machine are kept: a catalog over the configured ones.
     pub fn machine_catalog(&self) -> PathBuf {
         self.config.store.value.join("caches/catalog")

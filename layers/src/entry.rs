@@ -28,9 +28,9 @@ impl Metadata {
         Self { mode: clean_mode(mode), uid: 0, gid: 0, mtime, xattrs: Vec::new() }
     }
 
-    /// What a directory gets that no layer describes.
+    /// What a directory gets that no layer describes: the date 1980-01-01, the earliest that every format can hold.
     pub fn implied() -> Self {
-        Self::new(0o755, 0)
+        Self::new(0o755, 315_532_800)
     }
 }
 

@@ -69,7 +69,7 @@ pub(crate) fn report(session: &Session, summary: &BuildSummary) -> CommandResult
             .note(format!("nothing to do: {} found, {seconds_saved:.0} s of building saved", steps(*hits)));
     } else {
         session.ui.note(format!(
-            "{} built in {seconds_built:.0} s ({} downloaded), {} found ({seconds_saved:.0} s saved)",
+            "{} built, {seconds_built:.0} s of work ({} downloaded); {} found, {seconds_saved:.0} s saved",
             steps(*built),
             bytes(*downloaded),
             steps(*hits)

@@ -37,7 +37,7 @@ pub(crate) enum Grain {
 #[derive(Serialize)]
 struct Row {
     name: String,
-    /// Sizes of all files, each path counted, in bytes.
+    /// Sizes of all files in bytes, hardlinks once in each layer.
     apparent: u64,
     /// Sizes of the distinct contents.
     unique: u64,
@@ -197,7 +197,7 @@ fn layer_name(step: &BuiltStep) -> String {
     format!("{} {}", step.layer.short(), step.label)
 }
 
-/// `wheel torch 2.8.0` belongs to `torch`; other steps to their kind.
+/// `wheel torch 2.8.0` belongs to `torch`; other steps go by their label.
 fn package_name(step: &BuiltStep) -> String {
     let mut words = step.label.split(' ');
     match (words.next(), words.next()) {
@@ -238,10 +238,12 @@ fn counterfactuals(tasks: &[BuiltTask], sizes: &Sizes, disk: u64, seconds: f64) 
         seconds: other,
         seconds_saved_percent: percent(seconds, other),
     };
-    vec![
-        make("one image per task", naive, all_steps),
-        make("shared base and torch layers, the rest per task", torch_bytes, torch_seconds),
-    ]
+    let mut all = vec![make("one image per task", naive, all_steps)];
+    // Without a base or torch to share, the second is the first.
+    if torch_bytes != naive {
+        all.push(make("shared base and torch layers, the rest per task", torch_bytes, torch_seconds));
+    }
+    all
 }
 
 fn percent(now: f64, otherwise: f64) -> f64 {

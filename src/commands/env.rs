@@ -121,7 +121,7 @@ pub(crate) struct ShellArgs {
 }
 
 /// What a command sees besides the environment.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Surroundings {
     /// The network
     #[arg(long, value_enum, default_value_t)]
@@ -135,6 +135,9 @@ pub(crate) struct Surroundings {
     /// Where the command starts [default: the source tree]
     #[arg(long, value_name = "DIR")]
     workdir: Option<PathBuf>,
+    /// Standard input; this program's if it is not given.
+    #[arg(skip)]
+    input: Option<std::fs::File>,
 }
 
 pub(crate) fn run(session: &Session, command: EnvCommand) -> CommandResult<u8> {

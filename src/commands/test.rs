@@ -39,6 +39,10 @@ pub(crate) fn run(session: &Session, arguments: &TestArgs) -> CommandResult<u8> 
     let built = find_built(session, store, &arguments.task, &arguments.which)?;
     let tasks = session.tasks(std::slice::from_ref(&built.task))?;
     let recipe = session.recipes(&tasks, Some(&built.variant))?.remove(0);
+    if recipe.tests.is_none() {
+        let text = format!("{} has no official tests, so there is no verdict", built.task);
+        return Err(CommandError::usage(text).hint("`infradev show TASK` says what a task has"));
+    }
     let patch = choose(session, &built.task, &arguments.patch)?;
     let first = arguments.seed.unwrap_or_else(drawn_seed);
     let mut verdicts = vec![];

@@ -73,7 +73,7 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
     });
     let report = &verified.report;
     if !report.damage.is_empty() {
-        session.ui.note("to mend: `infradev rm` the tasks named, `infradev gc`, and build them again");
+        session.ui.note("to mend: `infradev rm` the tasks named, `infradev gc` (with --all if none is left), and build them again");
     }
     Ok(match (report.unchecked.is_empty(), report.damage.is_empty()) {
         (false, _) => 3,

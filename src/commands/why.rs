@@ -51,6 +51,7 @@ pub(crate) fn run(session: &Session, arguments: &WhyArgs) -> CommandResult<u8> {
             steps.push(ExplainedStep { step: step.label, reasons });
         }
     }
+    let never = steps.iter().filter(|step| step.reasons == [NEVER]).count();
     let explained = Explained { steps };
     session.ui.data(&explained, || {
         if explained.steps.is_empty() {
@@ -60,10 +61,18 @@ pub(crate) fn run(session: &Session, arguments: &WhyArgs) -> CommandResult<u8> {
             let reasons: String = step.reasons.iter().map(|reason| format!("  {reason}\n")).collect();
             format!("{}\n{reasons}", step.step)
         };
-        explained.steps.iter().map(lines).collect()
+        let mut text: String =
+            explained.steps.iter().filter(|step| step.reasons != [NEVER]).map(lines).collect();
+        if never > 0 {
+            text.push_str(&format!("{never} more steps were never built in this store\n"));
+        }
+        text
     });
     Ok(0)
 }
+
+/// The reason of a step that nothing in the store is like.
+const NEVER: &str = "it was never built in this store";
 
 /// Compares the record of a step that is not there with the newest of the same name.
 fn explain(store: &infradev_store::Store, label: &str, record: &StepRecord) -> CommandResult<Vec<String>> {
@@ -73,6 +82,6 @@ fn explain(store: &infradev_store::Store, label: &str, record: &StepRecord) -> C
         before.iter().find_map(|found| serde_json::from_value::<StepRecord>(found.record.clone()).ok());
     Ok(match before {
         Some(before) => differences(&before, record).iter().map(ToString::to_string).collect(),
-        None => vec!["it was never built in this store".to_owned()],
+        None => vec![NEVER.to_owned()],
     })
 }

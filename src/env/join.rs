@@ -1,7 +1,7 @@
 //! Running a command in the namespaces of a holder, and passing signals on.
 
 use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::process::{Pid, Signal};
@@ -44,11 +44,11 @@ pub(crate) fn forward_to(process: Pid) {
 }
 
 /// Runs a command in the namespaces of `holder`; returns its status.
-pub(crate) fn join(holder: &Holder, run: &Run) -> CommandResult<u8> {
+pub(crate) fn join(holder: &Holder, run: &Run, input: Stdio) -> CommandResult<u8> {
     forward_nothing()?;
     let mut command = Command::new("/proc/self/exe");
     command.arg(JOIN).arg(holder.init.to_string()).arg(&run.directory).args(&run.command);
-    command.env_clear().envs(&run.variables);
+    command.env_clear().envs(&run.variables).stdin(input);
     let failed = |error: std::io::Error| {
         CommandError::new(Kind::Infrastructure, format!("cannot enter the environment: {error}"))
     };

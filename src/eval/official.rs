@@ -63,6 +63,7 @@ impl Evaluation<'_> {
                 Bind::read_only(&reporter, REPORTER_DIRECTORY),
                 Bind { source: results.clone(), destination: RESULTS.into(), writable: true },
             ],
+            input: None,
             limit: tests.timeout,
             output: &log,
             errors: None,

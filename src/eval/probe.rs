@@ -51,6 +51,7 @@ impl Evaluation<'_> {
             directory: PathBuf::from(PROBE),
             variables,
             binds: vec![Bind::read_only(&directory, PROBE)],
+            input: None,
             limit: probe.timeout,
             output: &output,
             errors: Some(&errors),

@@ -26,6 +26,8 @@ pub(super) struct Request<'a> {
     /// Variables over the environment's.
     pub(super) variables: BTreeMap<String, String>,
     pub(super) binds: Vec<Bind>,
+    /// Standard input; nothing if it is not given.
+    pub(super) input: Option<&'a Path>,
     pub(super) limit: Duration,
     /// Receives standard output; standard error too, unless `errors` is given.
     pub(super) output: &'a Path,
@@ -73,7 +75,11 @@ impl Evaluation<'_> {
             Some(path) => File::create(path).map_err(io("create", path))?,
             None => output.try_clone().map_err(io("open", request.output))?,
         };
-        let streams = Streams { input: Stdio::null(), output: output.into(), error: errors.into() };
+        let input = match request.input {
+            Some(path) => File::open(path).map_err(io("open", path))?.into(),
+            None => Stdio::null(),
+        };
+        let streams = Streams { input, output: output.into(), error: errors.into() };
         let (status, measured) = attend(&plan, streams, request.limit)?;
         Ok(Outcome { status, measured, upper })
     }

@@ -13,7 +13,6 @@ use crate::build::scratch::tail;
 use crate::build::{BuildError, io};
 use crate::commands_env::{APPLY, owners};
 use crate::env::default_mapping;
-use crate::env::plan::Bind;
 
 /// How long applying a patch may take.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -43,7 +42,8 @@ impl Evaluation<'_> {
             command: ["sh", "-c", APPLY].map(str::to_owned).to_vec(),
             directory: PathBuf::from(&self.built.workspace),
             variables: Default::default(),
-            binds: vec![Bind::read_only(&file, "/tmp/infradev.patch")],
+            binds: vec![],
+            input: Some(&file),
             limit: LIMIT,
             output: &log,
             errors: None,

@@ -72,11 +72,17 @@ impl Store {
         }
         let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
         plan.known = present.into_iter().collect();
+        let mut indexed = HashSet::new();
         for record in self.steps()? {
+            indexed.insert(record.key);
             if record.layers.iter().any(|layer| dead.contains(layer)) {
                 plan.steps.push(record.key);
             }
         }
+        // Records whose rows a killed collection had removed already.
+        let records = names(&self.layout().directory("steps"))?;
+        plan.steps
+            .extend(records.iter().filter_map(|name| name.parse().ok()).filter(|key| !indexed.contains(key)));
         self.for_each_object(|object, metadata| {
             if !needed.contains_key(&object) {
                 plan.bytes += disk_bytes(metadata);

@@ -83,7 +83,7 @@ impl Store {
                 let bytes =
                     fs::symlink_metadata(&path).map_or(0, |metadata| crate::ingest::disk_bytes(&metadata));
                 remove_tree(&path)?;
-                freed += bytes;
+                freed += if path.ends_with(LEASES) { 0 } else { bytes };
             }
             remove_tree(&batch)?;
         }

@@ -37,21 +37,29 @@ pub(crate) fn find_built(
             let text = format!("`{target}` means {} or {}", one.name(), other.name());
             return Err(CommandError::usage(text).hint("write the whole name, or give --variant"));
         }
-        (None, _) => return Err(not_built(session, target)),
+        (None, _) => return Err(not_built(session, task, variant.as_deref())),
     };
     check_fresh(session, &built, which.require_fresh)?;
     Ok(built)
 }
 
-fn not_built(session: &Session, target: &str) -> CommandError {
-    match session.tasks(&[target.split('@').next().unwrap_or(target).to_owned()]) {
-        Ok(tasks) => {
-            let task = tasks.first().map(ToString::to_string).unwrap_or_default();
-            CommandError::new(Kind::Miss, format!("`{target}` is not built in this store"))
-                .hint(format!("run `infradev build {task}`"))
-        }
-        Err(error) => error,
+fn not_built(session: &Session, target: &str, variant: Option<&str>) -> CommandError {
+    let tasks = match session.tasks(&[target.to_owned()]) {
+        Ok(tasks) => tasks,
+        Err(error) => return error,
+    };
+    let [task] = tasks.as_slice() else {
+        let names: Vec<String> = tasks.iter().map(ToString::to_string).collect();
+        let error = CommandError::usage(format!("`{target}` names {} tasks", names.len()));
+        return error.hint(format!("name one: {}", names.join(", ")));
+    };
+    if let Some(variant) = variant
+        && let Err(error) = session.recipes(&tasks, Some(variant))
+    {
+        return error;
     }
+    CommandError::new(Kind::Miss, format!("`{target}` is not built in this store"))
+        .hint(format!("run `infradev build {task}`"))
 }
 
 /// Says when the catalog has another recipe or lock than the build was made from.

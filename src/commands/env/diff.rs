@@ -31,6 +31,9 @@ pub(super) fn diff(session: &Session, name: &str) -> CommandResult<u8> {
         ScanOptions { owners: owners(environment.state.mapping), latest: i64::MAX, upper_of: Some(&below) };
     let scanned = scan(&environment.upper(), options, &ingest)
         .map_err(|error| CommandError::caused(Failure::Infrastructure, &error))?;
+    for path in &scanned.dropped {
+        session.ui.note(format!("{path} is a device, FIFO or socket, which no layer can hold"));
+    }
     let changes = Changes { changes: changes(&scanned.tree, &below) };
     session.ui.data(&changes, || {
         changes.changes.iter().map(|change| format!("{} {}\n", change.change, change.path)).collect()

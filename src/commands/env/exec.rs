@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::process::Stdio;
 
 use rustix::termios::isatty;
 
@@ -35,9 +36,7 @@ pub(super) fn shell(session: &Session, arguments: &ShellArgs) -> CommandResult<u
 /// Runs a command in a fresh environment of a built task; returns its status.
 pub(crate) fn run_check(session: &Session, task: &str, command: Vec<String>) -> CommandResult<u8> {
     let which = Which { variant: None, require_fresh: false };
-    let surroundings =
-        Surroundings { network: Network::None, binds: vec![], variables: vec![], workdir: None };
-    in_fresh(session, task, None, &which, &surroundings, command)
+    in_fresh(session, task, None, &which, &Surroundings::default(), command)
 }
 
 fn run(
@@ -83,7 +82,7 @@ fn in_fresh(
     let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
     let plan =
         LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping: run.mapping, detached: false };
-    let status = attend(&plan);
+    let status = attend(&plan, input(surroundings)?);
     drop(lock);
     if keep.is_none() {
         environment.remove()?;
@@ -100,30 +99,47 @@ pub(super) fn in_environment(
     let store = session.store()?;
     let run = describe(session, environment, surroundings, command)?;
     if let Some(holder) = Holder::of(environment) {
-        return join::join(&holder, &run);
+        if surroundings.network != Network::None || !surroundings.binds.is_empty() {
+            let text = format!(
+                "`{}` is held by a process, whose network and binds are those of its mount",
+                environment.name
+            );
+            return Err(CommandError::usage(text)
+                .hint("unmount it first: `env exec` then mounts it for the command alone"));
+        }
+        return join::join(&holder, &run, input(surroundings)?);
     }
     let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
     let mut plan = LaunchPlan { spec, root: RootFileSystem::Mounted, mapping: run.mapping, detached: false };
     if environment.is_mounted() {
-        return attend(&plan);
+        return attend(&plan, input(surroundings)?);
     }
     let lease = store.lease(&format!("exec {}", environment.name))?;
     let _lock = environment.lock()?;
     let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
     plan.root = RootFileSystem::Overlay(environment.overlay(store, metadata));
-    attend(&plan)
+    attend(&plan, input(surroundings)?)
 }
 
 /// Starts the run, lets it have the terminal, and returns its status.
-pub(crate) fn attend(plan: &LaunchPlan) -> CommandResult<u8> {
+fn attend(plan: &LaunchPlan, input: Stdio) -> CommandResult<u8> {
     // The command decides about interruptions; this program has its leftovers to clear away after it.
     join::forward_nothing()?;
-    let mut launched = launch(plan, Streams::inherited())?;
+    let mut launched = launch(plan, Streams { input, ..Streams::inherited() })?;
     let stage = rustix::process::Pid::from_child(&launched.child);
     join::forward_to(stage);
     launched.wait_started()?;
     let ended = launched.wait_ended()?;
     Ok(u8::try_from(ended.status).unwrap_or(1))
+}
+
+fn input(surroundings: &Surroundings) -> CommandResult<Stdio> {
+    match &surroundings.input {
+        Some(file) => {
+            Ok(file.try_clone().map_err(|error| CommandError::new(Kind::Infrastructure, error))?.into())
+        }
+        None => Ok(Stdio::inherit()),
+    }
 }
 
 /// Describes the run of `command` in `environment`.
@@ -135,7 +151,7 @@ pub(crate) fn describe(
 ) -> CommandResult<Run> {
     let state = &environment.state;
     let mut variables = state.variables.clone();
-    let terminal = isatty(std::io::stdin());
+    let terminal = surroundings.input.is_none() && isatty(std::io::stdin());
     if let Some(term) = &session.config.term {
         variables.insert("TERM".to_owned(), term.clone());
     }

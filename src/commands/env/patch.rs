@@ -4,14 +4,14 @@ use std::path::Path;
 
 use super::Surroundings;
 use super::exec;
-use crate::env::plan::Network;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
 
-/// Applies `/tmp/infradev.patch`, strictly first, then with its own context, then with some fuzz.
+/// Applies the patch on standard input, strictly first, then with its own context, then with some fuzz.
 ///
 /// The tools are the environment's. git is not asked to be clever about white space: a patch is applied as it is.
 pub(crate) const APPLY: &str = "
+cat >/tmp/infradev.patch || exit 1
 if command -v git >/dev/null; then
     git apply --whitespace=nowarn /tmp/infradev.patch && exit 0
     git apply --whitespace=nowarn --3way /tmp/infradev.patch && exit 0
@@ -27,14 +27,11 @@ pub(super) fn patch(session: &Session, name: &str, file: &Path) -> CommandResult
     if !file.is_file() {
         return Err(CommandError::usage(format!("there is no patch file {shown}")));
     }
-    let surroundings = Surroundings {
-        network: Network::None,
-        binds: vec![format!("{shown}:/tmp/infradev.patch")],
-        variables: vec![],
-        workdir: None,
-    };
+    let input = std::fs::File::open(file)
+        .map_err(|error| CommandError::usage(format!("cannot read the patch file {shown}: {error}")))?;
     let command = ["sh", "-c", APPLY].map(str::to_owned).to_vec();
     let environment = crate::env::state::Environment::open(session.store()?, name)?;
+    let surroundings = Surroundings { input: Some(input), ..Surroundings::default() };
     let status = exec::in_environment(session, &environment, &surroundings, command)?;
     if status == 0 {
         session.ui.note(format!("applied {shown} in `{name}`"));
