@@ -40,6 +40,16 @@ pub enum LockError {
         /// Why.
         source: PruneError,
     },
+    /// The release lacks a package that a base asks for.
+    #[error("{task} asks for Debian packages that {suite} does not have: {detail}")]
+    NoDebianPackage {
+        /// The task.
+        task: TaskName,
+        /// The release.
+        suite: String,
+        /// What apt says.
+        detail: String,
+    },
     /// A requirement file is not in the source tree.
     #[error("{task}: the source tree has no requirement file `{path}`")]
     NoRequirementFile {
@@ -113,6 +123,8 @@ impl From<LockError> for CommandError {
             }
             LockError::Prune { .. } => Self::caused(Kind::Failed, &error)
                 .hint("pin another version of it, or one that has a wheel for this target"),
+            LockError::NoDebianPackage { .. } => Self::caused(Kind::Usage, &error)
+                .hint("correct `packages` in the project's [variant.<name>] base"),
             LockError::NoRequirementFile { .. } => Self::caused(Kind::Usage, &error)
                 .hint("`files` below [variant.<name>.requirements] are relative to the source tree"),
             LockError::UnknownNeed { ref need, .. } => {

@@ -106,7 +106,17 @@ impl<'a> Work<'a> {
     fn resolve_base(&self, recipe: &Recipe, suite: &str, packages: &[String]) -> Result<BaseLock, LockError> {
         let label = format!("lock {}/{}", recipe.task.project, recipe.base_lock_file());
         self.session.ui.started(&label);
-        let resolved = BaseResolver::new(self.session, &self.resolver.directory()?).resolve(suite, packages);
+        let directory = self.resolver.directory()?;
+        let resolved = BaseResolver::new(self.session, &directory).resolve(suite, packages);
+        let resolved = resolved.map_err(|error| match error {
+            LockError::Build(BuildError::Tool { detail, .. })
+                if detail.contains("Unable to locate package") =>
+            {
+                let detail = detail.lines().next().unwrap_or_default().trim_start_matches("E: ").to_owned();
+                LockError::NoDebianPackage { task: recipe.task.clone(), suite: suite.to_owned(), detail }
+            }
+            error => error,
+        });
         let (word, remark) = match &resolved {
             Ok(lock) => ("resolved", format!("{} packages", lock.packages().len())),
             Err(_) => ("failed", String::new()),

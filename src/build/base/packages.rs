@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use infradev_recipes::{BaseLock, DebianPackage};
 use rayon::prelude::*;
+use sha2::{Digest, Sha256};
 
 use super::apt::debian_mirror;
+use crate::build::sdist::hex;
 use crate::build::{BuildError, Workshop, io};
 use crate::net::NetError;
 
@@ -56,9 +58,11 @@ pub(super) fn fetch(workshop: &Workshop<'_>, lock: &BaseLock, directory: &Path) 
     Ok(total)
 }
 
-/// Whether the cache has the package. Its hash was checked when it came, and apt checks it again.
+/// Whether the cache has the package, unharmed.
 fn is_whole(path: &Path, package: &DebianPackage) -> bool {
-    fs::metadata(path).is_ok_and(|metadata| metadata.len() == package.size)
+    let Ok(mut file) = fs::File::open(path) else { return false };
+    let mut hasher = Sha256::new();
+    std::io::copy(&mut file, &mut hasher).is_ok() && hex(&hasher.finalize()) == package.sha256
 }
 
 fn take(cache: &Path, directory: &Path, package: &DebianPackage) -> Result<(), BuildError> {

@@ -8,6 +8,7 @@ use infradev_recipes::{BaseLock, DebianPackage};
 use sha2::{Digest, Sha256};
 
 use super::packages::file_name;
+use crate::build::sdist::hex;
 use crate::build::{BuildError, io};
 use crate::config::Config;
 
@@ -50,7 +51,7 @@ fn stanza(control: &str, package: &DebianPackage) -> String {
 
 /// mmdebstrap asks for the essential packages of a suite, which a repository without this file has none of.
 fn release(lock: &BaseLock, packages: &[u8]) -> String {
-    let sha256: String = Sha256::digest(packages).iter().map(|byte| format!("{byte:02x}")).collect();
+    let sha256 = hex(&Sha256::digest(packages));
     format!(
         "Suite: {0}\nCodename: {0}\nArchitectures: {1}\nSHA256:\n {sha256} {2} Packages\n",
         lock.suite,
