@@ -179,8 +179,15 @@ impl Repository {
             url: self.url.clone(),
             detail: format!("cannot run git: {error}"),
         };
-        // Its status says whether there is a difference.
-        Ok(command.output().map_err(failed)?.stdout)
+        let output = command.output().map_err(failed)?;
+        // Its status is 1 where there is a difference, and more where it failed.
+        match output.status.code() {
+            Some(0 | 1) => Ok(output.stdout),
+            _ => {
+                let detail = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                Err(BuildError::Repository { url: self.url.clone(), detail })
+            }
+        }
     }
 
     /// Lists the paths that differ between two commits.

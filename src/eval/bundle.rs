@@ -61,6 +61,10 @@ impl Evaluation<'_> {
         let wrong =
             |detail: String| BuildError::Tool { tool: format!("mutant {}", mutant.name), detail, hint: None };
         let place = self.workshop.lease.new_directory("mutant")?;
+        for side in ["a", "b"] {
+            let side = place.join(side);
+            fs::create_dir(&side).map_err(io("create", &side))?;
+        }
         let mut edited: Vec<String> = vec![];
         for edit in &mutant.edits {
             let new = place.join("b").join(&edit.file);
