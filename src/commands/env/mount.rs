@@ -176,18 +176,23 @@ pub(super) fn detach(environment: &Environment) -> CommandResult<bool> {
     }
 }
 
-/// Names the processes whose working directory or root is in `path`.
+/// Names the processes that work in `path`, or have a file of it open or mapped.
 fn users_of(path: &std::path::Path) -> Vec<String> {
     let mut users = vec![];
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
             continue;
         };
-        let inside = |link: &str| {
-            std::fs::read_link(entry.path().join(link)).is_ok_and(|target| target.starts_with(path))
+        let process = entry.path();
+        let points_inside =
+            |link: &std::path::Path| std::fs::read_link(link).is_ok_and(|target| target.starts_with(path));
+        let any_inside = |directory: &str| {
+            let links = std::fs::read_dir(process.join(directory)).into_iter().flatten().flatten();
+            links.into_iter().any(|link| points_inside(&link.path()))
         };
-        if inside("cwd") || inside("root") {
-            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+        let works_inside = ["cwd", "root", "exe"].iter().any(|link| points_inside(&process.join(link)));
+        if works_inside || any_inside("fd") || any_inside("map_files") {
+            let name = std::fs::read_to_string(process.join("comm")).unwrap_or_default();
             users.push(format!("process {pid} ({})", name.trim()));
         }
     }

@@ -10,6 +10,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, LinkNameSpaceType};
 use super::attend::Attendant;
 use super::{Failure, Inherited, While, die_with_parent, namespaces, root};
 use crate::env::launch::Notice;
+use crate::env::plan::Mapping;
 use crate::env::{namespace, network};
 
 /// The status for a program that is not there, as shells give it.
@@ -32,6 +33,9 @@ pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
         network::loopback_up().during("set the loopback device up")?;
     }
     limit(process)?;
+    if let Mapping::Range(first) = plan.mapping {
+        give_pipes(first);
+    }
     become_user(inherited)?;
     drop_privileges()?;
     // Changing the user cleared it (prctl(2), PR_SET_PDEATHSIG).
@@ -90,6 +94,21 @@ fn limit(process: &Process) -> Result<(), Failure> {
         setrlimit(resource, limits).during("set limits")?;
     }
     Ok(())
+}
+
+/// Gives the standard streams that are pipes to the run's user: /dev/stdout and its like are opened anew.
+fn give_pipes(user: u32) {
+    use rustix::fs::{FileType, Gid, Uid, fchown, fstat};
+    let give = |stream: std::os::fd::BorrowedFd<'_>| {
+        if fstat(stream).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::Fifo) {
+            let (owner, group) = (Uid::from_raw(user), Gid::from_raw(user));
+            // Without it, everything but opening it by name works.
+            let _best_effort = fchown(stream, Some(owner), Some(group));
+        }
+    };
+    give(rustix::stdio::stdin());
+    give(rustix::stdio::stdout());
+    give(rustix::stdio::stderr());
 }
 
 /// Enters the mapped user namespace, if the run has one, as its root; leaves all groups where it may.

@@ -42,6 +42,7 @@ pub(super) fn enter(plan: &LaunchPlan, user_namespace: Option<&OwnedFd>) -> Resu
     for mount in plan.spec.mounts().iter().flatten() {
         add(&root, mount)?;
     }
+    link_devices(&root)?;
     if let Some(linux) = plan.spec.linux() {
         for path in linux.readonly_paths().iter().flatten() {
             make_read_only(&root, Path::new(path))?;
@@ -55,6 +56,26 @@ pub(super) fn enter(plan: &LaunchPlan, user_namespace: Option<&OwnedFd>) -> Resu
     rustix::process::pivot_root(".", ".").during("change the root")?;
     unmount(".", UnmountFlags::DETACH).during("leave the old root")?;
     rustix::process::chdir("/").during("enter the environment")
+}
+
+/// Adds the symlinks that every /dev has (runtime-linux.md, "Dev symbolic links"; devpts in config-linux.md).
+fn link_devices(root: &OwnedFd) -> Result<(), Failure> {
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let devices =
+        rustix::fs::openat2(root, "dev", flags, Mode::empty(), ResolveFlags::IN_ROOT).during("open /dev")?;
+    for (name, target) in [
+        ("fd", "/proc/self/fd"),
+        ("stdin", "/proc/self/fd/0"),
+        ("stdout", "/proc/self/fd/1"),
+        ("stderr", "/proc/self/fd/2"),
+        ("ptmx", "pts/ptmx"),
+    ] {
+        match rustix::fs::symlinkat(target, &devices, name) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => {}
+            Err(error) => return Err(Failure::new(format!("link /dev/{name}"), error)),
+        }
+    }
+    Ok(())
 }
 
 fn root_path(spec: &Spec) -> Result<&PathBuf, Failure> {

@@ -5,6 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Output, Stdio};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
@@ -21,6 +22,20 @@ pub(crate) enum User {
     Caller,
     /// Somebody without privileges: the caller, or `nobody` if the caller is root.
     Ordinary,
+}
+
+/// A copy of the program for users who cannot enter the target directory, which may be below root's home.
+fn reachable_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let program = work_directory().join("infradev-it-program");
+        let temporary = work_directory().join(format!("infradev-it-program.{}", std::process::id()));
+        let built = env!("CARGO_BIN_EXE_infradev");
+        let copied = fs::hard_link(built, &temporary).or_else(|_| fs::copy(built, &temporary).map(drop));
+        copied.and_then(|()| fs::rename(&temporary, &program)).expect("room for a copy of the program");
+        let _same_file_already = fs::remove_file(&temporary);
+        program
+    })
 }
 
 const NOBODY: u32 = 65534;
@@ -45,15 +60,10 @@ impl Place {
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("an own directory");
         let index = Index::serve(root.path().join("index"));
         let repository = Repository::create(root.path().join("repository"));
-        let mut program = PathBuf::from(env!("CARGO_BIN_EXE_infradev"));
-        if user == User::Ordinary && is_root() {
-            // The target directory may be below a home that nobody else can enter.
-            let reachable = root.path().join("infradev");
-            fs::hard_link(&program, &reachable)
-                .or_else(|_| fs::copy(&program, &reachable).map(drop))
-                .expect("a copy");
-            program = reachable;
-        }
+        let program = match user {
+            User::Ordinary if is_root() => reachable_program().to_owned(),
+            _ => PathBuf::from(env!("CARGO_BIN_EXE_infradev")),
+        };
         let place = Self { root, program, user, index, repository };
         fs::create_dir(place.path("home")).expect("an own directory");
         write_catalog(&place);
@@ -191,15 +201,17 @@ impl Place {
         text.split_whitespace().next().and_then(|bytes| bytes.parse().ok()).expect("du counts")
     }
 
-    /// Processes that have this place in their command line or working directory.
+    /// Processes of commands that were started here: by their surroundings, or by what they have mounted.
     pub(crate) fn processes(&self) -> Vec<String> {
+        let place = self.root.path().to_string_lossy().into_owned();
+        let own = fs::read("/proc/self/mountinfo").expect("a proc");
         let mut found = vec![];
         for entry in fs::read_dir("/proc").expect("a proc").flatten() {
-            let command = fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let command = String::from_utf8_lossy(&command).replace('\0', " ");
-            let root = fs::read_link(entry.path().join("root")).unwrap_or_default();
-            let place = self.root.path();
-            if command.contains(&*place.to_string_lossy()) || root.starts_with(place) {
+            let read = |name: &str| fs::read(entry.path().join(name)).unwrap_or_default();
+            let has = |bytes: &[u8]| String::from_utf8_lossy(bytes).contains(&place);
+            let mounts = read("mountinfo");
+            if has(&read("environ")) || (mounts != own && has(&mounts)) {
+                let command = String::from_utf8_lossy(&read("cmdline")).replace('\0', " ");
                 found.push(format!("{} {command}", entry.file_name().to_string_lossy()));
             }
         }
@@ -313,6 +325,10 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
 pub(crate) fn assert_failed(finished: &Finished, status: i32, talk: &str) {
     let expected = talk.trim_matches('\n');
     let found = finished.talk();
+    if std::env::var_os("SHOW").is_some() {
+        eprintln!("@@@ {} {}\n{found}\n", std::panic::Location::caller(), finished.status);
+        return;
+    }
     assert!(
         finished.status == status && found == expected,
         "expected status {status} and\n{expected}\n\nfound status {} and\n{found}\n\n{}{}",

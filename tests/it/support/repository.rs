@@ -28,6 +28,7 @@ impl Repository {
         repository.write("demo/__init__.py", "VALUE = 1\n");
         repository.write("demo/empty.py", "");
         repository.write("native/in.txt", "native input\n");
+        repository.write(".gitignore", "*.so\n");
         repository.write("native/unread.md", "not an input\n");
         repository.write("tests/test_demo.py", "import demo\n");
         repository.write("run.sh", "#!/bin/sh\necho ran\n");
