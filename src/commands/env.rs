@@ -40,7 +40,7 @@ pub(crate) enum EnvCommand {
     /// status is passed on.
     Exec(ExecArgs),
     /// Run an interactive shell in a task's environment, or in a named one
-    Shell(ShellArgs),
+    Shell(Place),
     /// List the environments
     Ls,
     /// Show what was written in an environment
@@ -89,35 +89,28 @@ pub(crate) struct Which {
     pub(crate) require_fresh: bool,
 }
 
+/// Where a command runs.
+#[derive(Debug, Args)]
+pub(crate) struct Place {
+    /// The task or environment
+    target: String,
+    /// Keep the fresh environment under this name
+    #[arg(long, value_name = "NAME")]
+    keep: Option<String>,
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    surroundings: Surroundings,
+}
+
 /// Arguments of `env exec`.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
-    /// The task or environment
-    target: String,
-    /// Keep the fresh environment under this name
-    #[arg(long, value_name = "NAME")]
-    keep: Option<String>,
     #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    surroundings: Surroundings,
+    place: Place,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
-}
-
-/// Arguments of `env shell`.
-#[derive(Debug, Args)]
-pub(crate) struct ShellArgs {
-    /// The task or environment
-    target: String,
-    /// Keep the fresh environment under this name
-    #[arg(long, value_name = "NAME")]
-    keep: Option<String>,
-    #[command(flatten)]
-    which: Which,
-    #[command(flatten)]
-    surroundings: Surroundings,
 }
 
 /// What a command sees besides the environment.
@@ -145,7 +138,7 @@ pub(crate) fn run(session: &Session, command: EnvCommand) -> CommandResult<u8> {
         EnvCommand::Mount(arguments) => mount::mount(session, &arguments),
         EnvCommand::Umount { name } => mount::unmount(session, &name),
         EnvCommand::Exec(arguments) => exec::exec(session, &arguments),
-        EnvCommand::Shell(arguments) => exec::shell(session, &arguments),
+        EnvCommand::Shell(place) => exec::shell(session, &place),
         EnvCommand::Ls => list::list(session),
         EnvCommand::Diff { name } => diff::diff(session, &name),
         EnvCommand::Patch { name, file } => patch::patch(session, &name, &file),

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use rustix::termios::isatty;
 
 use super::create::{create, find_built};
-use super::{ExecArgs, ShellArgs, Surroundings, Which};
+use super::{ExecArgs, Place, Surroundings, Which};
 use crate::env::default_mapping;
 use crate::env::holder::Holder;
 use crate::env::image::mountable;
@@ -22,15 +22,13 @@ use crate::session::Session;
 const FAILED: u8 = 125;
 
 pub(super) fn exec(session: &Session, arguments: &ExecArgs) -> CommandResult<u8> {
-    let ExecArgs { target, keep, which, surroundings, command } = arguments;
-    run(session, target, keep.as_deref(), which, surroundings, command.clone())
+    run(session, &arguments.place, arguments.command.clone())
 }
 
-pub(super) fn shell(session: &Session, arguments: &ShellArgs) -> CommandResult<u8> {
-    let ShellArgs { target, keep, which, surroundings } = arguments;
+pub(super) fn shell(session: &Session, place: &Place) -> CommandResult<u8> {
     // The best shell there is: every base has sh.
     let command = ["sh", "-c", "command -v bash >/dev/null && exec bash -i; exec sh -i"].map(str::to_owned);
-    run(session, target, keep.as_deref(), which, surroundings, command.to_vec())
+    run(session, place, command.to_vec())
 }
 
 /// Runs a command in a fresh environment of a built task; returns its status.
@@ -39,20 +37,14 @@ pub(crate) fn run_check(session: &Session, task: &str, command: Vec<String>) -> 
     in_fresh(session, task, None, &which, &Surroundings::default(), command)
 }
 
-fn run(
-    session: &Session,
-    target: &str,
-    keep: Option<&str>,
-    which: &Which,
-    surroundings: &Surroundings,
-    command: Vec<String>,
-) -> CommandResult<u8> {
+fn run(session: &Session, place: &Place, command: Vec<String>) -> CommandResult<u8> {
+    let Place { target, keep, which, surroundings } = place;
     let attempt = || -> CommandResult<u8> {
         let store = session.store()?;
         match Environment::open(store, target) {
             Ok(environment) => in_environment(session, &environment, surroundings, command),
             Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
-                in_fresh(session, target, keep, which, surroundings, command)
+                in_fresh(session, target, keep.as_deref(), which, surroundings, command)
             }
             Err(error) => Err(error.into()),
         }
