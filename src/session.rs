@@ -42,6 +42,19 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
+    /// Opens the store for a command that makes environments, which not every file system can hold.
+    pub fn store_for_environments(&self) -> CommandResult<&Store> {
+        let store = self.store()?;
+        match crate::env::unmountable(store) {
+            None => Ok(store),
+            Some(reason) => {
+                let root = store.layout().root().display();
+                Err(CommandError::usage(format!("the store {root} is on {reason}"))
+                    .hint("put the store on a local disk, such as ext4, xfs or btrfs, with --store"))
+            }
+        }
+    }
+
     /// Opens the store for a command that only reads.
     pub fn store_for_reading(&self) -> CommandResult<&Store> {
         if let Some(store) = self.store.get() {

@@ -49,7 +49,7 @@ fn run(
     command: Vec<String>,
 ) -> CommandResult<u8> {
     let attempt = || -> CommandResult<u8> {
-        let store = session.store()?;
+        let store = session.store_for_environments()?;
         match Environment::open(store, target) {
             Ok(environment) => in_environment(session, &environment, surroundings, command),
             Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
