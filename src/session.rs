@@ -64,6 +64,15 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
+    /// Opens the store for a command that has something to say without one too.
+    pub fn store_if_there(&self) -> CommandResult<Option<&Store>> {
+        match Store::open(&self.config.store.value, Access::Read) {
+            Ok(store) => Ok(Some(self.store.get_or_init(|| store))),
+            Err(infradev_store::Error::Absent { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Where locks that belong to this machine are kept: a catalog over the configured ones.
     pub fn machine_catalog(&self) -> PathBuf {
         self.config.store.value.join("caches/catalog")

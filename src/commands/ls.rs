@@ -33,9 +33,9 @@ struct Rows {
 
 pub(crate) fn run(session: &Session, arguments: &LsArgs) -> CommandResult<u8> {
     let catalog = session.catalog()?;
-    let built: Vec<String> = match session.store_for_reading() {
-        Ok(store) => BuiltTask::all(store)?.iter().map(BuiltTask::name).collect(),
-        Err(_) => vec![],
+    let built: Vec<String> = match session.store_if_there()? {
+        Some(store) => BuiltTask::all(store)?.iter().map(BuiltTask::name).collect(),
+        None => vec![],
     };
     let mut rows = vec![];
     for name in session.tasks(&arguments.selectors)? {

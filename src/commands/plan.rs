@@ -39,7 +39,7 @@ struct PlannedStep {
 }
 
 pub(crate) fn run(session: &Session, arguments: &PlanArgs) -> CommandResult<u8> {
-    let store = session.store_for_reading().ok();
+    let store = session.store_if_there()?;
     let tasks = session.tasks(&arguments.selectors)?;
     let recipes = session.recipes(&tasks, arguments.variant.as_deref())?;
     let host = Host::inspect();

@@ -32,7 +32,7 @@ pub(crate) fn run(session: &Session, arguments: &ShowArgs) -> CommandResult<u8> 
     let catalog = session.catalog()?;
     let tasks = session.tasks(std::slice::from_ref(&arguments.task))?;
     let recipes = session.recipes(&tasks, arguments.variant.as_deref())?;
-    let store = session.store_for_reading().ok();
+    let store = session.store_if_there()?;
     let mut text = String::new();
     let mut built = vec![];
     let mut prompt = None;
