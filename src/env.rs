@@ -13,7 +13,7 @@ pub mod state;
 
 use std::sync::OnceLock;
 
-use infradev_store::Store;
+use infradev_store::{FileSystem, Store};
 
 use mount::BackEnd;
 use plan::Mapping;
@@ -41,6 +41,17 @@ fn trial_image(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
     let (back_end, metadata, objects) = (BackEnd::Erofs, image, store.layout().objects());
     mount::overlay(&mount::Overlay { back_end, metadata, objects, upper: None }, None)?;
     Ok(())
+}
+
+/// Says which file system below the store cannot hold what this process would mount; `None` if all is well.
+pub fn unmountable(store: &Store) -> Option<&'static str> {
+    match store.file_system() {
+        FileSystem::Overlay => Some("overlayfs, which cannot hold the writable part of an overlay"),
+        FileSystem::Memory if default_back_end(store) == BackEnd::Erofs => {
+            Some("tmpfs, from which the kernel mounts no image")
+        }
+        _ => None,
+    }
 }
 
 /// Returns how runs of this process map user ids.

@@ -80,6 +80,22 @@ impl CommandError {
     }
 }
 
+const NO_SPACE: &str = "free some space, or run `infradev gc`; the store is as it was";
+
+/// Whether an error comes from a full disk, however deep below.
+fn is_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let kind = error.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
+        if matches!(kind, Some(StorageFull | QuotaExceeded)) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
+}
+
 /// Returns an error and its causes as one line, each once.
 pub fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
@@ -98,9 +114,7 @@ impl From<infradev_store::Error> for CommandError {
     fn from(error: infradev_store::Error) -> Self {
         use infradev_store::Error as E;
         let (kind, hint) = match &error {
-            E::NoSpace { .. } => {
-                (Kind::Infrastructure, Some("free some space, or run `infradev gc`; the store is as it was"))
-            }
+            E::NoSpace { .. } => (Kind::Infrastructure, Some(NO_SPACE)),
             E::NewerFormat { .. } => {
                 (Kind::Usage, Some("use a newer infradev, or another store with --store"))
             }
@@ -147,6 +161,7 @@ impl From<StackError> for CommandError {
             StackError::Io { action, path, source } => {
                 infradev_store::Error::io(action, &path, source).into()
             }
+            other if is_full_disk(&other) => Self::caused(Kind::Infrastructure, &other).hint(NO_SPACE),
             other => Self::caused(Kind::Failed, &other),
         }
     }

@@ -45,6 +45,19 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
+    /// Opens the store for a command that makes environments, which not every file system can hold.
+    pub fn store_for_environments(&self) -> CommandResult<&Store> {
+        let store = self.store()?;
+        match crate::env::unmountable(store) {
+            None => Ok(store),
+            Some(reason) => {
+                let root = store.layout().root().display();
+                Err(CommandError::usage(format!("the store {root} is on {reason}"))
+                    .hint("put the store on a local disk, such as ext4, xfs or btrfs, with --store"))
+            }
+        }
+    }
+
     /// Opens the store for a command that only reads.
     pub fn store_for_reading(&self) -> CommandResult<&Store> {
         if let Some(store) = self.store.get() {
@@ -54,15 +67,13 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
-    /// Opens the store for a command that only reads, if there is one; any other failure is an error.
+    /// Opens the store for a command that has something to say without one too; any other failure is an error.
     pub fn store_if_any(&self) -> CommandResult<Option<&Store>> {
-        if self.store.get().is_none()
-            && let Err(infradev_store::Error::Absent { .. }) =
-                Store::open(&self.config.store.value, Access::Read)
-        {
-            return Ok(None);
+        match Store::open(&self.config.store.value, Access::Read) {
+            Ok(store) => Ok(Some(self.store.get_or_init(|| store))),
+            Err(infradev_store::Error::Absent { .. }) => Ok(None),
+            Err(error) => Err(error.into()),
         }
-        self.store_for_reading().map(Some)
     }
 
     /// Where locks that belong to this machine are kept: a catalog over the configured ones.

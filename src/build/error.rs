@@ -160,7 +160,15 @@ impl BuildError {
             Self::Launch(error) => error.into(),
             Self::Io { action, path, source } => infradev_store::Error::io(action, &path, source).into(),
             Self::Catalog(error) => error.into(),
+            Self::Net(NetError::Write { path, source }) => {
+                infradev_store::Error::io("write", &path, source).into()
+            }
             Self::Net(error) => net_error(&error),
+            // What a full disk did deep below is still a full disk.
+            Self::Wheel { source: WheelError::Store(error), .. }
+            | Self::Git { source: GitError::Store(error), .. }
+            | Self::Archive { source: TarError::Store(error), .. }
+            | Self::Scan(ScanError::Store(error)) => error.into(),
             Self::Command { ref log, ref tail, .. } | Self::NoOutput { ref log, ref tail, .. } => {
                 let text = format!("{self}\n{}", indented(tail));
                 CommandError::new(Kind::Failed, text).hint(format!("the whole log is {}", log.display()))

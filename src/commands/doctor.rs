@@ -35,13 +35,12 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
     let store = session.store();
     match &store {
         Ok(store) => {
-            let (good, text) = match store.file_system() {
-                FileSystem::Local => (true, "a local file system: everything"),
-                FileSystem::Memory => (true, "tmpfs: works, and is lost at the next boot"),
-                FileSystem::Overlay => {
-                    (false, "overlayfs cannot hold a writable layer: put the store elsewhere with --store")
-                }
-                FileSystem::Remote(_) => (false, "a network file system: only for reading"),
+            let (good, text) = match (crate::env::unmountable(store), store.file_system()) {
+                (Some(reason), _) => (false, format!("on {reason}: put the store elsewhere with --store")),
+                (None, FileSystem::Local) => (true, "a local file system: everything".to_owned()),
+                (None, FileSystem::Memory) => (true, "tmpfs: works, and is lost at the next boot".to_owned()),
+                (None, FileSystem::Remote(kind)) => (false, format!("{kind}: only for reading")),
+                (None, FileSystem::Overlay) => (false, "overlayfs".to_owned()),
             };
             add("store", good, format!("{}: {text}", store.layout().root().display()));
         }

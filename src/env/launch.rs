@@ -37,7 +37,7 @@ pub struct LaunchPlan {
     pub root: RootFileSystem,
     /// How its user ids are mapped.
     pub mapping: Mapping,
-    /// Keeps the run alive when this program ends; for holders of mounts.
+    /// The run can be released to outlive this program; for holders of mounts.
     pub detached: bool,
 }
 
@@ -63,6 +63,8 @@ pub(crate) enum Notice {
     NotFound { program: String },
     /// The program cannot be executed.
     NotExecutable { program: String, cause: String },
+    /// The run no longer depends on who started it.
+    Detached,
     /// The command ended.
     Ended { status: i32, loopback: Option<u64> },
 }
@@ -161,6 +163,19 @@ impl Launched {
         }
     }
 
+    /// Lets a detached run outlive this program; until then it dies with it, so that none is ever forgotten.
+    ///
+    /// Its standard input must be a pipe.
+    pub fn release(&mut self) -> Result<(), LaunchError> {
+        if let Some(mut input) = self.child.stdin.take() {
+            input.write_all(b".").map_err(LaunchError::Start)?;
+        }
+        match self.next_notice()? {
+            Notice::Detached => Ok(()),
+            other => Err(self.failure(other)),
+        }
+    }
+
     /// Waits until the command has ended.
     pub fn wait_ended(&mut self) -> Result<Ended, LaunchError> {
         match self.next_notice()? {
@@ -184,7 +199,7 @@ impl Launched {
             Notice::NotFound { program } => LaunchError::NotFound(program),
             Notice::NotExecutable { program, cause } => LaunchError::NotExecutable { program, cause },
             Notice::Failed { action, cause } => LaunchError::Stage { action, cause },
-            Notice::Started | Notice::Ended { .. } => {
+            Notice::Started | Notice::Detached | Notice::Ended { .. } => {
                 LaunchError::Start(io::Error::other("the sandbox reported out of order"))
             }
         }

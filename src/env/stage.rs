@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 
 use attend::Attendant;
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 
@@ -102,10 +103,9 @@ fn with_pipe(numbers: &[String], run: fn(&Inherited) -> Result<i32, Failure>) ->
 /// Enters the namespaces that the plan asks for, starts process 1 in them, and waits for it.
 fn stage(inherited: &Inherited) -> Result<i32, Failure> {
     let plan = inherited.read_plan()?;
+    die_with_parent(inherited)?;
     if plan.detached {
         rustix::process::setsid().during("leave the session")?;
-    } else {
-        die_with_parent()?;
     }
     let user_namespace = match plan.mapping {
         Mapping::Range(first) => Some(borrow_user_namespace(first)?),
@@ -144,6 +144,9 @@ fn stage(inherited: &Inherited) -> Result<i32, Failure> {
     let from_terminal = plan.spec.process().as_ref().and_then(Process::terminal).unwrap_or(false);
     let attendant = Attendant::new(from_terminal).during("handle signals")?;
     let child = command.spawn().during("start process 1")?;
+    if plan.detached {
+        wait_for_release(inherited)?;
+    }
     Ok(attendant.wait(Pid::from_child(&child)))
 }
 
@@ -157,9 +160,30 @@ fn namespaces(spec: &Spec) -> Vec<LinuxNamespaceType> {
         .collect()
 }
 
-/// Asks the kernel to kill this process when its parent dies.
-fn die_with_parent() -> Result<(), Failure> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during("follow the parent process")
+/// Asks the kernel to kill this process when its parent dies; ends it if that happened before.
+fn die_with_parent(inherited: &Inherited) -> Result<(), Failure> {
+    const ACTION: &str = "follow the parent process";
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during(ACTION)?;
+    // The program at the top holds the only reading end of the notice pipe; its death takes that away.
+    let mut poll = [PollFd::new(&inherited.notices, PollFlags::empty())];
+    rustix::event::poll(&mut poll, Some(&Timespec::default())).during(ACTION)?;
+    match poll[0].revents().contains(PollFlags::ERR) {
+        true => Err(Failure::new(ACTION, "it has ended")),
+        false => Ok(()),
+    }
+}
+
+/// Waits until the parent says that this run may outlive it, and agrees.
+fn wait_for_release(inherited: &Inherited) -> Result<(), Failure> {
+    const ACTION: &str = "wait for the holder to be known";
+    match io::stdin().read(&mut [0]).during(ACTION)? {
+        0 => Err(Failure::new(ACTION, "the parent process gave up")),
+        _ => {
+            rustix::process::set_parent_process_death_signal(None).during(ACTION)?;
+            inherited.tell(&Notice::Detached);
+            Ok(())
+        }
+    }
 }
 
 /// Returns a user namespace in which 0 to 65535 are the ids from `first` on.

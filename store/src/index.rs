@@ -15,6 +15,9 @@ use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
 use crate::{LayerId, StepKey};
 
+/// Marks an index that was filled from the files (PRAGMA application_id); "idev" in ASCII.
+const FILLED: i32 = 0x6964_6576;
+
 /// An open index.
 #[derive(Debug)]
 pub(crate) struct Index {
@@ -34,7 +37,6 @@ impl Index {
     /// Opens the index for writing, making or rebuilding it where it is absent or damaged.
     pub(crate) fn open(layout: &Layout) -> Result<Self> {
         let path = layout.index();
-        let is_new = !path.exists();
         let opened = Connection::open(&path).and_then(|mut connection| {
             connection.busy_timeout(std::time::Duration::from_secs(30))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
@@ -54,9 +56,11 @@ impl Index {
                 }
                 return Self::open(layout);
             }
-            Err(source) => return Err(Error::Index { path, source }),
+            Err(source) => return Err(failure(layout, source)),
         };
-        if is_new {
+        if !index.is_filled()? {
+            // Beside a collection, rows of layers that it removes could come back.
+            let _commit = crate::lock::Lock::wait(&layout.commit_lock(), crate::lock::Mode::Shared)?;
             index.rebuild()?;
         }
         Ok(index)
@@ -83,6 +87,13 @@ impl Index {
         Ok(index)
     }
 
+    /// Whether the index was filled from the files since it was made; a process may have died in between.
+    fn is_filled(&self) -> Result<bool> {
+        let mark: i32 =
+            self.ask(|connection| connection.pragma_query_value(None, "application_id", |row| row.get(0)))?;
+        Ok(mark == FILLED)
+    }
+
     /// Fills an empty index from the files.
     fn rebuild(&mut self) -> Result<()> {
         let layers = crate::lease::names(&self.layout.directory("layers"))?;
@@ -100,32 +111,15 @@ impl Index {
                 steps.push(record);
             }
         }
-        self.add(&layers, &steps)
+        self.transaction(|transaction| {
+            insert(transaction, &layers, &steps)?;
+            transaction.pragma_update(None, "application_id", FILLED)
+        })
     }
 
     /// Adds rows in one transaction.
     pub(crate) fn add(&mut self, layers: &[LayerRow], steps: &[ActionRecord]) -> Result<()> {
-        self.transaction(|transaction| {
-            let mut layer_row = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO layer (id, tier, objects, bytes) VALUES (?1, 'hot', ?2, ?3)",
-            )?;
-            for row in layers {
-                layer_row.execute(params![row.layer.as_bytes(), row.objects as i64, row.bytes as i64])?;
-            }
-            let mut step_row = transaction.prepare_cached(
-                "INSERT OR REPLACE INTO step (key, kind, label, built, record) VALUES (?1, ?2, ?3, ?4, ?5)",
-            )?;
-            let mut step_layer = transaction
-                .prepare_cached("INSERT OR IGNORE INTO step_layer (step, layer) VALUES (?1, ?2)")?;
-            for step in steps {
-                let record = serde_json::to_string(step).expect("plain data");
-                step_row.execute(params![step.key.as_bytes(), step.kind, step.label, step.built, record])?;
-                for layer in &step.layers {
-                    step_layer.execute(params![step.key.as_bytes(), layer.as_bytes()])?;
-                }
-            }
-            Ok(())
-        })
+        self.transaction(|transaction| insert(transaction, layers, steps))
     }
 
     /// Removes layers, and the steps that made them, in one transaction; returns the removed steps.
@@ -211,13 +205,49 @@ impl Index {
     }
 
     fn failed(&self, source: rusqlite::Error) -> Error {
-        let path = self.layout.index();
-        match source.sqlite_error_code() {
-            Some(rusqlite::ErrorCode::DiskFull) => Error::NoSpace { path },
-            Some(rusqlite::ErrorCode::ReadOnly) => Error::ReadOnly { path },
-            _ => Error::Index { path, source },
+        failure(&self.layout, source)
+    }
+}
+
+/// Tells a full or read-only disk from a failure of the index itself.
+fn failure(layout: &Layout, source: rusqlite::Error) -> Error {
+    use rusqlite::ErrorCode::{CannotOpen, DiskFull, ReadOnly, SystemIoFailure};
+    let path = layout.index();
+    let is_full =
+        || rustix::fs::statfs(layout.root()).is_ok_and(|statfs| statfs.f_bavail == 0 || statfs.f_ffree == 0);
+    match source.sqlite_error_code() {
+        Some(DiskFull) => Error::NoSpace { path },
+        Some(ReadOnly) => Error::ReadOnly { path: layout.root().to_owned() },
+        // SQLite's own files could not be made.
+        Some(CannotOpen | SystemIoFailure) if is_full() => Error::NoSpace { path },
+        _ => Error::Index { path, source },
+    }
+}
+
+fn insert(
+    transaction: &rusqlite::Transaction<'_>,
+    layers: &[LayerRow],
+    steps: &[ActionRecord],
+) -> rusqlite::Result<()> {
+    let mut layer_row = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO layer (id, tier, objects, bytes) VALUES (?1, 'hot', ?2, ?3)",
+    )?;
+    for row in layers {
+        layer_row.execute(params![row.layer.as_bytes(), row.objects as i64, row.bytes as i64])?;
+    }
+    let mut step_row = transaction.prepare_cached(
+        "INSERT OR REPLACE INTO step (key, kind, label, built, record) VALUES (?1, ?2, ?3, ?4, ?5)",
+    )?;
+    let mut step_layer =
+        transaction.prepare_cached("INSERT OR IGNORE INTO step_layer (step, layer) VALUES (?1, ?2)")?;
+    for step in steps {
+        let record = serde_json::to_string(step).expect("plain data");
+        step_row.execute(params![step.key.as_bytes(), step.kind, step.label, step.built, record])?;
+        for layer in &step.layers {
+            step_layer.execute(params![step.key.as_bytes(), layer.as_bytes()])?;
         }
     }
+    Ok(())
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {

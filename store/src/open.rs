@@ -70,6 +70,9 @@ impl Store {
         }
         check_format(&layout)?;
         let file_system = FileSystem::of(layout.root())?;
+        if access == Access::Write {
+            rustix::fs::access(layout.root(), rustix::fs::Access::WRITE_OK).at("write to", layout.root())?;
+        }
         let index = match access {
             Access::Write => Index::open(&layout)?,
             Access::Read => Index::open_for_reading(&layout)?,

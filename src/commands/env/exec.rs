@@ -40,7 +40,7 @@ pub(crate) fn run_check(session: &Session, task: &str, command: Vec<String>) -> 
 fn run(session: &Session, place: &Place, command: Vec<String>) -> CommandResult<u8> {
     let Place { target, keep, which, surroundings } = place;
     let attempt = || -> CommandResult<u8> {
-        let store = session.store()?;
+        let store = session.store_for_environments()?;
         match Environment::open(store, target) {
             Ok(environment) => in_environment(session, &environment, surroundings, command),
             Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {

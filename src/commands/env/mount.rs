@@ -24,22 +24,25 @@ struct Mounted {
 }
 
 pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u8> {
-    let store = session.store()?;
+    let store = session.store_for_environments()?;
     let root = rustix::process::geteuid().is_root();
     let lease = store.lease(&format!("mount {}", arguments.task))?;
+    let again = |environment: Environment| -> CommandResult<_> {
+        let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
+        Ok((environment, metadata))
+    };
     let (environment, metadata) = match Environment::open(store, &arguments.task) {
-        Ok(environment) => {
-            if environment.is_mounted() || Holder::of(&environment).is_some() {
-                return Err(CommandError::usage(format!(
-                    "the environment `{}` is mounted already",
-                    environment.name
-                )));
-            }
-            let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
-            (environment, metadata)
-        }
+        Ok(environment) => again(environment)?,
         Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
             let built = find_built(session, store, &arguments.task, &arguments.which)?;
+            let named = arguments.name.as_ref().and_then(|name| Environment::open(store, name).ok());
+            let same = |environment: &Environment| {
+                environment.state.task == built.name() && environment.state.layers == built.layers
+            };
+            // A mount that was killed, typed again.
+            if let Some(environment) = named.filter(same) {
+                return attach_or_show(session, again(environment)?);
+            }
             let name = match &arguments.name {
                 Some(name) => name.clone(),
                 None => free_name(store, &built.task)?,
@@ -49,39 +52,48 @@ pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u
         }
         Err(error) => return Err(error.into()),
     };
+    attach_or_show(session, (environment, metadata))
+}
+
+/// Mounts an environment unless it is mounted already, and says where it is.
+fn attach_or_show(
+    session: &Session,
+    (environment, metadata): (Environment, std::path::PathBuf),
+) -> CommandResult<u8> {
+    let name = &environment.name;
     let lock = environment.lock()?;
-    let mounted = if root && environment.state.mapping == Mapping::Host {
-        let described = environment.overlay(store, metadata);
-        let failed = |error: crate::env::mount::MountError| {
-            CommandError::caused(Kind::Infrastructure, &error)
-                .hint("`infradev doctor` says what this machine allows")
-        };
-        let mount = overlay(&described, None).map_err(failed)?;
-        attach(&mount, &environment.merged()).map_err(failed)?;
-        let path = environment.merged().display().to_string();
-        Mounted {
-            name: environment.name.clone(),
-            path,
-            back_end: environment.state.back_end.word(),
-            holder: None,
+    let holder = Holder::of(&environment);
+    let already = environment.is_mounted() || holder.is_some();
+    let for_host = environment.state.mapping == Mapping::Host;
+    let holder = match (already, for_host) {
+        (true, _) => holder,
+        (false, true) => {
+            let described = environment.overlay(session.store()?, metadata);
+            let failed = |error: crate::env::mount::MountError| {
+                CommandError::caused(Kind::Infrastructure, &error)
+                    .hint("`infradev doctor` says what this machine allows")
+            };
+            let mount = overlay(&described, None).map_err(failed)?;
+            attach(&mount, &environment.merged()).map_err(failed)?;
+            None
         }
-    } else {
-        let holder = hold(session, &environment, metadata)?;
-        let path = holder.root().display().to_string();
-        let back_end = environment.state.back_end.word();
-        Mounted { name: environment.name.clone(), path, back_end, holder: Some(holder.init) }
+        (false, false) => Some(hold(session, &environment, metadata)?),
     };
     drop(lock);
+    let path = holder.map_or_else(|| environment.merged(), |holder| holder.root());
+    let mounted = Mounted {
+        name: name.clone(),
+        path: path.display().to_string(),
+        back_end: environment.state.back_end.word(),
+        holder: holder.map(|holder| holder.init),
+    };
     session.ui.data(&mounted, || format!("{}\n", mounted.path));
-    let name = &mounted.name;
-    match mounted.holder {
-        Some(pid) => {
-            session.ui.note(format!("held by process {pid}; enter with: infradev env exec {name} -- COMMAND"))
-        }
-        None => session
-            .ui
-            .note(format!("mounted as `{name}` ({}); end with: infradev env rm {name}", mounted.back_end)),
-    }
+    let verb = if already { "was mounted already" } else { "is mounted" };
+    let how = match mounted.holder {
+        Some(pid) => format!("held by process {pid}; enter with: infradev env exec {name} -- COMMAND"),
+        None => format!("{}; end with: infradev env rm {name}", mounted.back_end),
+    };
+    session.ui.note(format!("`{name}` {verb} ({how})"));
     Ok(0)
 }
 
@@ -105,7 +117,8 @@ fn hold(session: &Session, environment: &Environment, metadata: std::path::PathB
     let root = RootFileSystem::Overlay(environment.overlay(store, metadata));
     let plan = LaunchPlan { spec, root, mapping: state.mapping, detached: true };
     let null = std::process::Stdio::null;
-    let mut launched = launch(&plan, Streams { input: null(), output: null(), error: null() })?;
+    let streams = Streams { input: std::process::Stdio::piped(), output: null(), error: null() };
+    let mut launched = launch(&plan, streams)?;
     launched.wait_started()?;
     let stage = launched.child.id() as i32;
     let children =
@@ -116,6 +129,7 @@ fn hold(session: &Session, environment: &Environment, metadata: std::path::PathB
     let holder =
         holder.ok_or_else(|| failed("the process that holds the environment ended at once".to_owned()))?;
     holder.save(environment).map_err(|error| failed(format!("cannot write holder.json: {error}")))?;
+    launched.release()?;
     Ok(holder)
 }
 

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::process::Command;
 
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open};
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 
 use super::attend::Attendant;
 use super::init::{NOT_EXECUTABLE, NOT_FOUND, drop_privileges};
-use super::{FAILED, Failure, While, die_with_parent, namespace};
+use super::{FAILED, Failure, While, namespace};
 
 /// Arguments: the holder's process 1, the directory, the command. The environment is the command's already.
 pub(super) fn enter(arguments: &[String]) -> i32 {
@@ -27,6 +27,7 @@ fn join(arguments: &[String]) -> Result<i32, Failure> {
     let [pid, directory, program, rest @ ..] = arguments else {
         return Err(Failure::new("read the command line", "it is too short"));
     };
+    let parent = rustix::process::getppid();
     let pid = pid
         .parse()
         .ok()
@@ -48,7 +49,11 @@ fn join(arguments: &[String]) -> Result<i32, Failure> {
     move_into_thread_name_spaces(std::os::fd::AsFd::as_fd(&process), kinds).during("enter the namespaces")?;
     rustix::process::chdir(Path::new(directory)).during(&format!("change to the directory {directory}"))?;
     drop_privileges()?;
-    die_with_parent()?;
+    const FOLLOW: &str = "follow the parent process";
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).during(FOLLOW)?;
+    if rustix::process::getppid() != parent {
+        return Err(Failure::new(FOLLOW, "it has ended"));
+    }
     namespace::close_on_exec().during("close descriptors")?;
     let attendant = Attendant::new(rustix::termios::isatty(std::io::stdin())).during("handle signals")?;
     match Command::new(program).args(rest).spawn() {

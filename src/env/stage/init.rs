@@ -19,7 +19,7 @@ pub(super) const NOT_FOUND: i32 = 127;
 pub(super) const NOT_EXECUTABLE: i32 = 126;
 
 pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
-    die_with_parent()?;
+    die_with_parent(inherited)?;
     let plan = inherited.read_plan()?;
     let spec = &plan.spec;
     let process =
@@ -39,7 +39,7 @@ pub(super) fn init(inherited: &Inherited) -> Result<i32, Failure> {
     become_user(inherited)?;
     drop_privileges()?;
     // Changing the user cleared it (prctl(2), PR_SET_PDEATHSIG).
-    die_with_parent()?;
+    die_with_parent(inherited)?;
     namespace::close_on_exec().during("close descriptors")?;
     let attendant = Attendant::new(process.terminal().unwrap_or(false)).during("handle signals")?;
     let command = match start(process) {

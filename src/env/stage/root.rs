@@ -27,9 +27,8 @@ pub(super) fn enter(plan: &LaunchPlan, user_namespace: Option<&OwnedFd>) -> Resu
     mount_change("/", private).during("separate the mounts from the host's")?;
     match &plan.root {
         RootFileSystem::Overlay(overlay) => {
-            let mounted = mount::overlay(overlay, user_namespace.map(AsFd::as_fd))
-                .map_err(|error| Failure::new(error.to_string(), error.source))?;
-            mount::attach(&mounted, path).map_err(|error| Failure::new(error.to_string(), error.source))?;
+            let mounted = mount::overlay(overlay, user_namespace.map(AsFd::as_fd)).map_err(refused)?;
+            mount::attach(&mounted, path).map_err(refused)?;
         }
         RootFileSystem::Mounted => {
             let clone = clone_tree(path)?;
@@ -76,6 +75,11 @@ fn link_devices(root: &OwnedFd) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+fn refused(error: mount::MountError) -> Failure {
+    let mount::MountError { action, detail, source } = error;
+    Failure::new(action, detail.map_or_else(|| source.to_string(), |detail| format!("{detail}: {source}")))
 }
 
 fn root_path(spec: &Spec) -> Result<&PathBuf, Failure> {

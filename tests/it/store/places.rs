@@ -1,0 +1,138 @@
+//! Where a store may be, and what is said where it may not.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use crate::support::{Need, Place, TASK, User, assert_failed, lacks};
+
+fn mount(arguments: &[&str]) {
+    let output = Command::new("mount").args(arguments).output().expect("it starts");
+    assert!(output.status.success(), "mount {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_newer_store_is_refused_with_advice() {
+    let place = Place::new(User::Caller);
+    place.ok(&["gc", "--dry-run"]);
+    fs::write(place.store().join("format"), "infradev store 99\n").expect("an own file");
+    for command in [&["build", TASK][..], &["ls"], &["verify"], &["gc"]] {
+        let finished = place.run(command);
+        let talk = "
+error: the store [PLACE]/store has format 99; this program knows format 1
+hint: use a newer infradev, or another store with --store";
+        assert_failed(&finished, 2, talk);
+    }
+}
+
+#[test]
+fn what_is_no_store_is_left_alone() {
+    let place = Place::new(User::Caller);
+    fs::create_dir(place.store()).expect("an own directory");
+    fs::write(place.store().join("thesis.tex"), "precious").expect("an own file");
+    let talk = "
+error: [PLACE]/store is not empty and not a store
+hint: name an empty or absent directory with --store";
+    assert_failed(&place.run(&["build", TASK]), 2, talk);
+    assert_eq!(place.listing(""), ["thesis.tex"]);
+    let absent = place.run(&["--store", "/nowhere/store", "verify"]);
+    assert_failed(
+        &absent,
+        2,
+        "error: there is no store at /nowhere/store\nhint: build something first, or name the store with --store",
+    );
+}
+
+#[test]
+fn somebody_elses_store_can_be_read() {
+    if lacks(Need::UserNamespaces) {
+        return;
+    }
+    let place = Place::new(User::Ordinary);
+    place.ok(&["build", TASK]);
+    let directories = Command::new("chmod").args(["-R", "a-w"]).arg(place.store()).status();
+    assert!(directories.expect("chmod runs").success());
+    for command in [&["verify", "--read-data"][..], &["ls"], &["du"], &["env", "ls"], &["layer", "ls"]] {
+        let finished = place.run(command);
+        assert_eq!(finished.status, 0, "{command:?}: {}", finished.stderr);
+    }
+    for command in [&["build", TASK][..], &["gc"]] {
+        let finished = place.run(command);
+        assert_eq!(finished.status, 2, "{command:?}: {}", finished.stderr);
+        assert!(finished.stderr.contains("hint: choose a store that you may write"), "{}", finished.stderr);
+    }
+    let restored = Command::new("chmod").args(["-R", "u+w"]).arg(place.store()).status();
+    assert!(restored.expect("chmod runs").success());
+    place.ok(&["build", TASK]);
+}
+
+#[test]
+fn privileged_a_read_only_mount_can_be_read() {
+    if lacks(Need::Root) {
+        return;
+    }
+    let place = Place::new(User::Caller);
+    place.ok(&["build", TASK]);
+    let store = place.store().display().to_string();
+    mount(&["--bind", &store, &store]);
+    mount(&["-o", "remount,bind,ro", &store]);
+    for command in [&["verify", "--read-data"][..], &["ls"], &["du"], &["env", "ls"]] {
+        let finished = place.run(command);
+        assert_eq!(finished.status, 0, "{command:?}: {}", finished.stderr);
+    }
+    let talk = "
+error: the store [PLACE]/store is read-only
+hint: choose a store that you may write with --store or INFRADEV_STORE";
+    assert_failed(&place.run(&["build", TASK]), 2, talk);
+    assert_failed(&place.run(&["gc"]), 2, talk);
+}
+
+#[test]
+fn privileged_a_store_on_tmpfs_or_overlayfs() {
+    if lacks(Need::Root) {
+        return;
+    }
+    let place = Place::new(User::Caller);
+    fs::create_dir(place.store()).expect("an own directory");
+    mount(&["-t", "tmpfs", "none", &place.store().display().to_string()]);
+    let doctor = place.run(&["doctor"]);
+    assert!(doctor.stdout.contains("on tmpfs, from which the kernel mounts no image"), "{}", doctor.stdout);
+    let talk = "
+error: the store [PLACE]/store is on tmpfs, from which the kernel mounts no image
+hint: put the store on a local disk, such as ext4, xfs or btrfs, with --store";
+    assert_failed(&place.run(&["build", TASK]), 2, talk);
+    place.assert_whole();
+    // Nor can an overlay hold an upper.
+    for name in ["lower", "upper", "work", "overlaid"] {
+        fs::create_dir(place.path(name)).expect("an own directory");
+    }
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        place.path("lower").display(),
+        place.path("upper").display(),
+        place.path("work").display()
+    );
+    mount(&["-t", "overlay", "none", "-o", &options, &place.path("overlaid").display().to_string()]);
+    let store = place.path("overlaid/store").display().to_string();
+    let doctor = place.run(&["--store", &store, "doctor"]);
+    assert_eq!(doctor.status, 3, "{}", doctor.stdout);
+    assert!(doctor.stdout.contains("on overlayfs, which cannot hold"), "{}", doctor.stdout);
+    let talk = "
+error: the store [PLACE]/overlaid/store is on overlayfs, which cannot hold the writable part of an overlay
+hint: put the store on a local disk, such as ext4, xfs or btrfs, with --store";
+    assert_failed(&place.run(&["--store", &store, "build", TASK]), 2, talk);
+    assert_eq!(place.run(&["--store", &store, "verify"]).status, 0);
+}
+
+#[test]
+fn objects_cannot_be_written_by_accident() {
+    if lacks(Need::Sandbox) {
+        return;
+    }
+    let place = Place::new(User::Caller);
+    place.ok(&["build", TASK]);
+    for (path, _) in place.contents().iter().filter(|(path, _)| path.contains("/objects/")) {
+        let mode = fs::metadata(path).expect("an object").permissions().mode() & 0o7777;
+        assert_eq!(mode, 0o444, "{path}");
+    }
+}
