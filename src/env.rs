@@ -47,10 +47,7 @@ fn trial_image(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
 pub fn unmountable(store: &Store) -> Option<&'static str> {
     match store.file_system() {
         FileSystem::Overlay => Some("overlayfs, which cannot hold the writable part of an overlay"),
-        FileSystem::Memory if default_back_end(store) == BackEnd::Erofs => {
-            Some("tmpfs, from which the kernel mounts no image")
-        }
-        _ => None,
+        FileSystem::Local | FileSystem::Memory | FileSystem::Remote(_) => None,
     }
 }
 

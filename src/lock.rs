@@ -115,6 +115,11 @@ pub fn ensure_lock(session: &Session, recipe: &Recipe) -> CommandResult {
     let catalog = session.fresh_catalog()?;
     let project = &recipe.task.project;
     if recipe.base == Base::Host {
+        // One that a maintainer put into a catalog is taken as it is.
+        let found = catalog.find(&format!("{project}/locks/{}", recipe.lock_file()));
+        if found.is_some_and(|path| !path.starts_with(session.machine_catalog())) {
+            return Ok(());
+        }
         let store = session.store()?;
         if !has_current(session, store, &catalog, recipe)? {
             let mut work = Work::new(session, store, &catalog, LockOptions::default())?;

@@ -41,7 +41,8 @@ impl Session {
         crate::env::state::sweep(&store)?;
         // There from the start, so that a catalog which is open finds locks that are made later.
         let machine = self.machine_catalog();
-        std::fs::create_dir_all(&machine).map_err(|error| infradev_store::Error::io("create", &machine, error))?;
+        std::fs::create_dir_all(&machine)
+            .map_err(|error| infradev_store::Error::io("create", &machine, error))?;
         Ok(self.store.get_or_init(|| store))
     }
 

@@ -51,7 +51,6 @@ pub(crate) fn run(session: &Session, arguments: &WhyArgs) -> CommandResult<u8> {
             steps.push(ExplainedStep { step: step.label, reasons });
         }
     }
-    let never = steps.iter().filter(|step| step.reasons == [NEVER]).count();
     let explained = Explained { steps };
     session.ui.data(&explained, || {
         if explained.steps.is_empty() {
@@ -63,13 +62,26 @@ pub(crate) fn run(session: &Session, arguments: &WhyArgs) -> CommandResult<u8> {
         };
         let mut text: String =
             explained.steps.iter().filter(|step| step.reasons != [NEVER]).map(lines).collect();
-        if never > 0 {
-            text.push_str(&format!("{never} more steps were never built in this store\n"));
+        let never: Vec<&str> = explained
+            .steps
+            .iter()
+            .filter(|step| step.reasons == [NEVER])
+            .map(|step| step.step.as_str())
+            .collect();
+        match never.as_slice() {
+            [] => {}
+            few if few.len() <= FEW => {
+                text.push_str(&format!("never built in this store: {}\n", few.join(", ")))
+            }
+            many => text.push_str(&format!("{} more steps were never built in this store\n", many.len())),
         }
         text
     });
     Ok(0)
 }
+
+/// How many steps without a reason of their own are named.
+const FEW: usize = 10;
 
 /// The reason of a step that nothing in the store is like.
 const NEVER: &str = "it was never built in this store";

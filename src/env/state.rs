@@ -85,43 +85,43 @@ pub struct Environment {
 }
 
 impl Environment {
-    /// Makes an environment. The caller's lease holds the layers until the state is written, and no longer.
-    pub fn create(store: &Store, name: &str, state: EnvironmentState) -> Result<Self, EnvironmentError> {
+    /// Makes an environment: complete under the lease first, then visible at once.
+    ///
+    /// The lease holds the layers until then, and the environment from then on.
+    pub fn create(
+        store: &Store,
+        lease: &Lease,
+        name: &str,
+        state: EnvironmentState,
+    ) -> Result<Self, EnvironmentError> {
         check_name(name)?;
-        let path = store.layout().environments().join(name);
         let io = |action, path: &Path| {
             let path = path.to_owned();
             move |source| EnvironmentError::Io { action, path, source }
         };
-        match DirBuilder::new().mode(0o755).create(&path) {
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                if path.join("state.json").exists() {
-                    return Err(EnvironmentError::Exists(name.to_owned()));
-                }
-                // A creation that was killed before it wrote its state.
-                remove_tree(&path)?;
-                DirBuilder::new().mode(0o755).create(&path).map_err(io("create", &path))?;
-            }
-            other => other.map_err(io("create", &path))?,
-        }
+        let staged = lease.new_directory("environment")?;
         for below in ["upper", "work", "merged"] {
-            let below = path.join(below);
+            let below = staged.join(below);
             DirBuilder::new().mode(0o755).create(&below).map_err(io("create", &below))?;
         }
         if let Mapping::Range(first) = state.mapping {
             for below in ["upper", "work"] {
-                let below = path.join(below);
+                let below = staged.join(below);
                 std::os::unix::fs::chown(&below, Some(first), Some(first))
                     .map_err(io("change the owner of", &below))?;
             }
         }
         // Not synced: after a power cut, an environment of the last seconds is gone, and nothing else.
-        let file = path.join("state.json");
-        let temporary = path.join(".state.json");
+        let file = staged.join("state.json");
         let text = serde_json::to_vec_pretty(&state).expect("plain data");
-        fs::write(&temporary, text).map_err(io("write", &temporary))?;
-        fs::rename(&temporary, &file).map_err(io("write", &file))?;
-        Ok(Self { name: name.to_owned(), path, state })
+        fs::write(&file, text).map_err(io("write", &file))?;
+        let path = store.layout().environments().join(name);
+        let cwd = rustix::fs::CWD;
+        match rustix::fs::renameat_with(cwd, &staged, cwd, &path, rustix::fs::RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(Self { name: name.to_owned(), path, state }),
+            Err(rustix::io::Errno::EXIST) => Err(EnvironmentError::Exists(name.to_owned())),
+            Err(error) => Err(io("rename", &path)(error.into())),
+        }
     }
 
     /// Finds an environment by name.
@@ -206,7 +206,7 @@ fn check_name(name: &str) -> Result<(), EnvironmentError> {
     Ok(())
 }
 
-/// Removes the environments of commands that died before they could.
+/// Removes the environments of commands that died before they could, and what a killed removal left.
 pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
     for environment in Environment::all(store)? {
         if let Some(lease) = &environment.state.discarded_with
@@ -214,6 +214,12 @@ pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
             && let Ok(_lock) = environment.lock()
         {
             environment.remove()?;
+        }
+    }
+    // An environment has its state from its first moment to its last but one.
+    for entry in fs::read_dir(store.layout().environments()).into_iter().flatten().flatten() {
+        if !entry.path().join("state.json").exists() {
+            remove_tree(&entry.path())?;
         }
     }
     Ok(())

@@ -112,7 +112,7 @@ pub(crate) fn create(
         discarded_with: discarded.then(|| lease.id().to_owned()),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
-    Ok((Environment::create(store, name, state)?, metadata))
+    Ok((Environment::create(store, lease, name, state)?, metadata))
 }
 
 /// The variables of every command: the recipe's over constants.

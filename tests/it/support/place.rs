@@ -280,7 +280,7 @@ impl Finished {
     pub(crate) fn talk(&self) -> String {
         let progress = |line: &&str| {
             ["built  ", "failed  "].iter().any(|word| line.trim_start().starts_with(word))
-                || (line.contains(" built in ") && line.contains(" downloaded), "))
+                || (line.contains(" built, ") && line.contains(" downloaded); "))
         };
         let lines: Vec<String> = self.stderr.lines().filter(|line| !progress(line)).map(mask).collect();
         lines.join("\n")
