@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_fd,
-    fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
+    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
 use serde::{Deserialize, Serialize};
 
@@ -91,7 +91,10 @@ pub(crate) fn overlay(overlay: &Overlay, owners: Option<BorrowedFd<'_>>) -> Resu
                 .or_else(|error| over(overlay, image.as_fd(), &followed).map_err(|_second| error))
         }
         BackEnd::Stub => {
-            let stubs = open_path(&overlay.metadata)?;
+            let stubs = match owners {
+                Some(owners) => mapped_tree(&overlay.metadata, owners)?,
+                None => open_path(&overlay.metadata)?,
+            };
             over(overlay, stubs.as_fd(), &[("userxattr", "")])
         }
     }
@@ -129,6 +132,16 @@ fn over(
         context.fd("workdir", open_path(&upper.work)?.as_fd())?;
     }
     context.create("mount the overlay")
+}
+
+/// Returns a detached mount of the directory `path`, whose owners are mapped.
+fn mapped_tree(path: &Path, owners: BorrowedFd<'_>) -> Result<OwnedFd, MountError> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+    let tree = open_tree(CWD, path, flags)
+        .map_err(|error| MountError::new(format!("show {}", path.display()), error))?;
+    namespace::map_owners(tree.as_fd(), owners)
+        .map_err(|error| MountError::new("map the owners of the stubs", error))?;
+    Ok(tree)
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd, MountError> {
