@@ -101,7 +101,7 @@ pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Resul
     let mut walk =
         Walk { options, builder: TreeBuilder::new(), files: vec![], names: HashMap::new(), dropped: vec![] };
     walk.builder.add(TreePath::root(), Kind::ImpliedDirectory)?;
-    walk.directory(&directory, &TreePath::root())?;
+    walk.directory(&directory, &TreePath::root(), Below::Shown)?;
     let Walk { mut builder, files, dropped, .. } = walk;
     let contents: Vec<Result<Content, ScanError>> =
         files.par_iter().map(|file| put(&directory, file, ingest)).collect();
@@ -120,13 +120,20 @@ struct Walk<'a> {
     dropped: Vec<TreePath>,
 }
 
+/// Whether what lies below a directory of an upper shows through it: not where it or one above it is opaque.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Below {
+    Shown,
+    Hidden,
+}
+
 struct PendingFile {
     path: TreePath,
     metadata: Metadata,
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, directory: &OwnedFd, path: &TreePath) -> Result<(), ScanError> {
+    fn directory(&mut self, directory: &OwnedFd, path: &TreePath, below: Below) -> Result<(), ScanError> {
         let fail = |path: &TreePath| {
             let path = path.clone();
             move |source: rustix::io::Errno| ScanError::Read { path, source: source.into() }
@@ -142,11 +149,11 @@ impl Walk<'_> {
             match FileType::from_raw_mode(stat.st_mode) {
                 FileType::Directory => {
                     let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-                    let below =
+                    let inner =
                         rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(fail(&at))?;
-                    let xattrs = read_xattrs(&below, &at)?;
-                    self.add_directory(&at, &stat, xattrs)?;
-                    self.directory(&below, &at)?;
+                    let xattrs = read_xattrs(&inner, &at)?;
+                    let inner_below = self.add_directory(&at, &stat, xattrs, below)?;
+                    self.directory(&inner, &at, inner_below)?;
                 }
                 FileType::RegularFile => self.add_file(directory, name, at, &stat)?,
                 FileType::Symlink => {
@@ -169,18 +176,24 @@ impl Walk<'_> {
         path: &TreePath,
         stat: &rustix::fs::Stat,
         xattrs: Xattrs,
-    ) -> Result<(), ScanError> {
+        below: Below,
+    ) -> Result<Below, ScanError> {
         let metadata = self.metadata(stat, allowed(&xattrs));
         let Some(lower) = self.options.upper_of else {
             self.builder.add(path.clone(), Kind::Directory { metadata, opaque: false })?;
-            return Ok(());
+            return Ok(below);
         };
-        let kind = upper::directory_kind(path, metadata, &xattrs, lower);
+        let shown = lower.get(path).filter(|_| below == Below::Shown);
+        let kind = upper::directory_kind(metadata, &xattrs, shown);
+        let inner_below = match kind {
+            Kind::Directory { opaque: true, .. } => Below::Hidden,
+            _ => below,
+        };
         self.builder.add(path.clone(), kind)?;
         if let Some(target) = upper::overlay_xattr(&xattrs, b"redirect") {
             upper::expand_redirect(path, target, lower, &mut self.builder)?;
         }
-        Ok(())
+        Ok(inner_below)
     }
 
     fn add_file(

@@ -17,11 +17,12 @@ pub(super) fn overlay_xattr<'a>(xattrs: &'a Xattrs, name: &[u8]) -> Option<&'a [
     })
 }
 
-/// Describes a directory of an upper; one that only was copied up to hold something else is implied.
-pub(super) fn directory_kind(path: &TreePath, metadata: Metadata, xattrs: &Xattrs, lower: &Tree) -> Kind {
+/// Describes a directory of an upper over what `lower` shows at its path; one that only was copied up to hold
+/// something else is implied.
+pub(super) fn directory_kind(metadata: Metadata, xattrs: &Xattrs, lower: Option<&Kind>) -> Kind {
     let opaque =
         overlay_xattr(xattrs, b"opaque") == Some(b"y") || overlay_xattr(xattrs, b"redirect").is_some();
-    match lower.get(path) {
+    match lower {
         Some(Kind::Directory { metadata: below, .. }) if !opaque && same_but_time(&metadata, below) => {
             Kind::ImpliedDirectory
         }

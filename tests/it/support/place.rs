@@ -325,10 +325,6 @@ pub(crate) fn code(status: ExitStatus) -> i32 {
 pub(crate) fn assert_failed(finished: &Finished, status: i32, talk: &str) {
     let expected = talk.trim_matches('\n');
     let found = finished.talk();
-    if std::env::var_os("SHOW").is_some() {
-        eprintln!("@@@ {} {}\n{found}\n", std::panic::Location::caller(), finished.status);
-        return;
-    }
     assert!(
         finished.status == status && found == expected,
         "expected status {status} and\n{expected}\n\nfound status {} and\n{found}\n\n{}{}",

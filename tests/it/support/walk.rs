@@ -36,7 +36,12 @@ fn visit(
     inodes: &mut HashMap<(u64, u64), PathBuf>,
 ) {
     let path = if below.as_os_str().is_empty() { root.to_owned() } else { root.join(below) };
-    let metadata = fs::symlink_metadata(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    let metadata = match fs::symlink_metadata(&path) {
+        Ok(metadata) => metadata,
+        // overlayfs lists a whiteout that hides nothing, and then does not find it.
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return,
+        Err(error) => panic!("{}: {error}", path.display()),
+    };
     let kind = metadata.file_type();
     let (kind, content) = if kind.is_dir() {
         ("directory", vec![])
