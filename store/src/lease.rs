@@ -58,17 +58,26 @@ impl Store {
         let layout = self.layout().clone();
         let started = nanoseconds();
         let pid = std::process::id();
-        let id = format!("{started:x}-{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
-        // Locked under a hidden name first: a visible lease with a free lock would be swept.
-        let hidden = layout.lease(&format!(".{id}"));
-        let mut file =
-            OpenOptions::new().append(true).create_new(true).open(&hidden).at("create", &hidden)?;
-        flock(&file, FlockOperation::NonBlockingLockExclusive).at("lock", &hidden)?;
         let header = LeaseHeader { pid, purpose: purpose.to_owned(), started };
-        write_line(&mut file, &header).at("write", &hidden)?;
-        let path = layout.lease(&id);
-        fs::rename(&hidden, &path).at("rename", &path)?;
-        Ok(Lease { id, layout, file })
+        loop {
+            let id = format!("{started:x}-{pid}-{}", COUNTER.fetch_add(1, Ordering::Relaxed));
+            // Locked under a hidden name first: a visible lease with a free lock would be swept. So is a hidden
+            // one, in the moment before it is locked; then this begins again.
+            let hidden = layout.lease(&format!(".{id}"));
+            let mut file =
+                OpenOptions::new().append(true).create_new(true).open(&hidden).at("create", &hidden)?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Err(rustix::io::Errno::WOULDBLOCK) => continue,
+                other => other.at("lock", &hidden)?,
+            }
+            write_line(&mut file, &header).at("write", &hidden)?;
+            let path = layout.lease(&id);
+            match fs::rename(&hidden, &path) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                other => other.at("rename", &path)?,
+            }
+            return Ok(Lease { id, layout, file });
+        }
     }
 
     /// Removes what dead processes left behind: their staging directories, then their leases.
@@ -85,20 +94,13 @@ impl Store {
         for name in names(&leases)? {
             let path = leases.join(&name);
             let Ok(file) = File::open(&path) else { continue };
-            // A hidden lease is only ever seen unlocked in the moment between its creation and its locking.
-            let is_new = name.starts_with('.') && fresh(&file);
-            if !is_new && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
                 remove_tree(&self.layout().staging(&name))?;
                 let _gone_already_is_fine = fs::remove_file(&path);
             }
         }
         Ok(())
     }
-}
-
-fn fresh(file: &File) -> bool {
-    let modified = file.metadata().and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|time| time.elapsed().is_ok_and(|age| age.as_secs() < 60))
 }
 
 /// Lists the names in a directory; an absent one has none.

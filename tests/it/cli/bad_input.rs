@@ -317,10 +317,15 @@ fn a_repository_that_is_not_there() {
     let place = built();
     let url = "https://git.invalid/demo";
     let second = &["build", "demo/two"];
-    check(&place, &[&["--mirror", &format!("{url}=/nowhere/demo")], &second[..]].concat(), 3, "
-error: demo/two source 1415157f684a: the repository /nowhere/demo cannot be fetched: there is no such directory
+    let label = &place.repository.git(&["rev-parse", "HEAD"])[..12];
+    let talk = format!(
+        "
+error: demo/two source {label}: the repository /nowhere/demo cannot be fetched: there is no such directory
 hint: it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration
-not ready: demo/two@cpu");
+not ready: demo/two@cpu"
+    );
+    let missing = format!("{url}=/nowhere/demo");
+    check(&place, &[&["--mirror", &missing], &second[..]].concat(), 3, &talk);
     let elsewhere = place.path("elsewhere");
     fs::create_dir(&elsewhere).expect("an own directory");
     check(&place, &[&["--mirror", &format!("{url}={}", elsewhere.display())], &second[..]].concat(), 3, "
