@@ -328,15 +328,15 @@ not ready: demo/two@cpu"
     check(&place, &[&["--mirror", &missing], &second[..]].concat(), 3, &talk);
     let elsewhere = place.path("elsewhere");
     fs::create_dir(&elsewhere).expect("an own directory");
-    check(&place, &[&["--mirror", &format!("{url}={}", elsewhere.display())], &second[..]].concat(), 3, "
-error: demo/two source 1415157f684a: the repository [PLACE]/elsewhere cannot be fetched: it does not have commit [ID]
+    check(&place, &[&["--mirror", &format!("{url}={}", elsewhere.display())], &second[..]].concat(), 3, &format!("
+error: demo/two source {label}: the repository [PLACE]/elsewhere cannot be fetched: it does not have commit [ID]
 hint: it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration
-not ready: demo/two@cpu");
+not ready: demo/two@cpu"));
     let mut unmirrored = place.command(&["--offline", "build", "demo/two"]);
-    assert_failed(&place.finish(unmirrored.env_remove("INFRADEV_MIRRORS")), 4, "
-error: demo/two source 1415157f684a: commit [ID] of https://git.invalid/demo is not in the store, and the network is off
+    assert_failed(&place.finish(unmirrored.env_remove("INFRADEV_MIRRORS")), 4, &format!("
+error: demo/two source {label}: commit [ID] of https://git.invalid/demo is not in the store, and the network is off
 hint: run it once without --offline
-not ready: demo/two@cpu");
+not ready: demo/two@cpu"));
     // What git says about a host that does not exist depends on the machine.
     let mut unmirrored = place.command(&["build", "demo/two"]);
     let finished = place.finish(unmirrored.env_remove("INFRADEV_MIRRORS"));

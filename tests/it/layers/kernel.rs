@@ -57,7 +57,7 @@ fn fill(random: &mut Random, directory: &Path, depth: u32, files: &mut Vec<PathB
                 files.push(path.clone());
             }
             6 => symlink(random.choose(&["a", "../b", "/nowhere"]), &path).expect("an own link"),
-            7 if !files.is_empty() => fs::hard_link(&*random.choose(files), &path).expect("an own link"),
+            7 if !files.is_empty() => fs::hard_link(random.choose(files), &path).expect("an own link"),
             8 | 9 => whiteout(&path),
             _ => {}
         }
