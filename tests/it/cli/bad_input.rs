@@ -317,7 +317,7 @@ fn a_repository_that_is_not_there() {
     let place = built();
     let url = "https://git.invalid/demo";
     let second = &["build", "demo/two"];
-    let label = &place.repository.git(&["rev-parse", "HEAD"])[..12];
+    let label = &place.repository.second[..12];
     let talk = format!(
         "
 error: demo/two source {label}: the repository /nowhere/demo cannot be fetched: there is no such directory
