@@ -19,6 +19,8 @@ pub struct Session {
     /// The terminal.
     pub ui: Ui,
     store: OnceLock<Store>,
+    /// The store of commands that only read, unless they opened it for writing first.
+    reading: OnceLock<Store>,
     catalog: OnceLock<Catalog>,
     client: OnceLock<Client>,
     index: PackageIndex,
@@ -28,8 +30,9 @@ impl Session {
     /// Makes a session; opens nothing yet.
     pub fn new(config: Config, ui: Ui) -> Self {
         let index = PackageIndex::new(config.index.as_ref().map(|index| index.value.clone()));
-        let (store, catalog, client) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        Self { config, ui, store, catalog, client, index }
+        let (store, reading) = (OnceLock::new(), OnceLock::new());
+        let (catalog, client) = (OnceLock::new(), OnceLock::new());
+        Self { config, ui, store, reading, catalog, client, index }
     }
 
     /// Opens the store for writing, making it if it is absent, and removes what dead commands left in it.
@@ -65,13 +68,13 @@ impl Session {
             return Ok(store);
         }
         let store = Store::open(&self.config.store.value, Access::Read)?;
-        Ok(self.store.get_or_init(|| store))
+        Ok(self.reading.get_or_init(|| store))
     }
 
     /// Opens the store for a command that has something to say without one too; any other failure is an error.
     pub fn store_if_any(&self) -> CommandResult<Option<&Store>> {
         match Store::open(&self.config.store.value, Access::Read) {
-            Ok(store) => Ok(Some(self.store.get_or_init(|| store))),
+            Ok(store) => Ok(Some(self.reading.get_or_init(|| store))),
             Err(infradev_store::Error::Absent { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }

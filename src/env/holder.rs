@@ -20,16 +20,31 @@ pub struct Holder {
     pub init: i32,
     /// When its process 1 was started, in clock ticks since boot: tells it from a later process of the same id.
     pub started: u64,
+    /// Whether it was told to outlive its maker. One that was not dies with its maker, or was made by a
+    /// command that was killed in between: nobody may count on it.
+    pub released: bool,
 }
 
 impl Holder {
     /// Looks at the process `init`, started by `stage`.
     pub fn observe(stage: i32, init: i32) -> Option<Self> {
-        Some(Self { stage, init, started: start_time(init)? })
+        Some(Self { stage, init, started: start_time(init)?, released: false })
     }
 
-    /// Returns the holder of an environment, if it is alive.
+    /// Returns the holder of an environment, if it is alive and released.
     pub fn of(environment: &Environment) -> Option<Self> {
+        Self::alive(environment).filter(|holder| holder.released)
+    }
+
+    /// Ends a holder that a killed command left behind unreleased. The caller has the environment's lock.
+    pub fn end_forgotten(environment: &Environment) -> std::io::Result<()> {
+        match Self::alive(environment).filter(|holder| !holder.released) {
+            Some(holder) => holder.end(environment),
+            None => Ok(()),
+        }
+    }
+
+    fn alive(environment: &Environment) -> Option<Self> {
         let text = fs::read(path(environment)).ok()?;
         let holder: Self = serde_json::from_slice(&text).ok()?;
         (start_time(holder.init) == Some(holder.started)).then_some(holder)
@@ -37,7 +52,10 @@ impl Holder {
 
     /// Writes the holder into its environment.
     pub fn save(&self, environment: &Environment) -> std::io::Result<()> {
-        fs::write(path(environment), serde_json::to_vec(self).expect("plain data"))
+        // At once, since readers take no lock.
+        let temporary = environment.path.join(".holder.json");
+        fs::write(&temporary, serde_json::to_vec(self).expect("plain data"))?;
+        fs::rename(&temporary, path(environment))
     }
 
     /// Ends the holder, and with it every process in its namespaces; waits until they are gone.

@@ -108,6 +108,7 @@ pub(super) fn in_environment(
     }
     let lease = store.lease(&format!("exec {}", environment.name))?;
     let _lock = environment.lock()?;
+    super::mount::end_forgotten(environment)?;
     let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
     plan.root = RootFileSystem::Overlay(environment.overlay(store, metadata));
     attend(&plan, input(surroundings)?)

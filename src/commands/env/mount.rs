@@ -62,6 +62,7 @@ fn attach_or_show(
 ) -> CommandResult<u8> {
     let name = &environment.name;
     let lock = environment.lock()?;
+    end_forgotten(&environment)?;
     let holder = Holder::of(&environment);
     let already = environment.is_mounted() || holder.is_some();
     let for_host = environment.state.mapping == Mapping::Host;
@@ -97,6 +98,14 @@ fn attach_or_show(
     Ok(0)
 }
 
+/// Ends a holder that nobody may count on, before the environment is mounted anew or removed.
+pub(super) fn end_forgotten(environment: &Environment) -> CommandResult {
+    Holder::end_forgotten(environment).map_err(|error| {
+        let text = format!("cannot end the holder of `{}`: {error}", environment.name);
+        CommandError::new(Kind::Infrastructure, text)
+    })
+}
+
 /// Starts a process that keeps the environment mounted in its namespaces.
 fn hold(session: &Session, environment: &Environment, metadata: std::path::PathBuf) -> CommandResult<Holder> {
     let store = session.store()?;
@@ -126,10 +135,14 @@ fn hold(session: &Session, environment: &Environment, metadata: std::path::PathB
     let init = children.split_whitespace().next().and_then(|pid| pid.parse().ok());
     let holder = init.and_then(|init| Holder::observe(stage, init));
     let failed = |text: String| CommandError::new(Kind::Infrastructure, text);
-    let holder =
+    let mut holder =
         holder.ok_or_else(|| failed("the process that holds the environment ended at once".to_owned()))?;
-    holder.save(environment).map_err(|error| failed(format!("cannot write holder.json: {error}")))?;
+    // Known first, released second, counted on third: killed anywhere here, nothing is forgotten.
+    let unwritten = |error: std::io::Error| failed(format!("cannot write holder.json: {error}"));
+    holder.save(environment).map_err(unwritten)?;
     launched.release()?;
+    holder.released = true;
+    holder.save(environment).map_err(unwritten)?;
     Ok(holder)
 }
 

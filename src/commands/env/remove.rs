@@ -1,6 +1,6 @@
 //! `env rm`.
 
-use super::mount::detach;
+use super::mount::{detach, end_forgotten};
 use crate::env::state::Environment;
 use crate::error::CommandResult;
 use crate::session::Session;
@@ -21,6 +21,7 @@ pub(super) fn remove(session: &Session, names: &[String], dry_run: bool) -> Comm
         }
         detach(&environment)?;
         let _lock = environment.lock()?;
+        end_forgotten(&environment)?;
         environment.remove()?;
         session.ui.note(format!("deleted `{name}`"));
     }

@@ -179,7 +179,7 @@ not ready: demo/one@cpu");
 }
 
 fn relock(place: &Place, packages: &[&Package]) {
-    place.write("demo/locks/pylock.one-cpu.toml", lock_of(packages));
+    place.write("demo/locks/pylock.one-cpu.toml", lock_of(place, packages));
 }
 
 #[test]
@@ -230,9 +230,9 @@ not ready: demo/one@cpu");
 /// Locks an sdist whose backend is its own: a build lock without packages.
 fn relock_sdist(place: &Place, package: &Package) {
     let own = "\n[packages.tool.infradev]\nbuild-lock = \"third-build\"\n\n[tool.infradev]";
-    let lock = lock_of(&[package]).replace("\n[tool.infradev]", own);
+    let lock = lock_of(place, &[package]).replace("\n[tool.infradev]", own);
     place.write("demo/locks/pylock.one-cpu.toml", lock);
-    place.write("demo/locks/pylock.third-build.toml", lock_of(&[]));
+    place.write("demo/locks/pylock.third-build.toml", lock_of(place, &[]));
 }
 
 const BACKEND: &str = "
@@ -317,26 +317,31 @@ fn a_repository_that_is_not_there() {
     let place = built();
     let url = "https://git.invalid/demo";
     let second = &["build", "demo/two"];
-    let label = &place.repository.second[..12];
-    let talk = format!(
+    check(
+        &place,
+        &[&["--mirror", &format!("{url}=/nowhere/demo")], &second[..]].concat(),
+        3,
         "
-error: demo/two source {label}: the repository /nowhere/demo cannot be fetched: there is no such directory
+error: demo/two source [ID]: the repository /nowhere/demo cannot be fetched: there is no such directory
 hint: it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration
-not ready: demo/two@cpu"
+not ready: demo/two@cpu",
     );
-    let missing = format!("{url}=/nowhere/demo");
-    check(&place, &[&["--mirror", &missing], &second[..]].concat(), 3, &talk);
     let elsewhere = place.path("elsewhere");
     fs::create_dir(&elsewhere).expect("an own directory");
-    check(&place, &[&["--mirror", &format!("{url}={}", elsewhere.display())], &second[..]].concat(), 3, &format!("
-error: demo/two source {label}: the repository [PLACE]/elsewhere cannot be fetched: it does not have commit [ID]
+    check(
+        &place,
+        &[&["--mirror", &format!("{url}={}", elsewhere.display())], &second[..]].concat(),
+        3,
+        "
+error: demo/two source [ID]: the repository [PLACE]/elsewhere cannot be fetched: it does not have commit [ID]
 hint: it was named by --mirror, INFRADEV_MIRRORS or [mirrors] of the configuration
-not ready: demo/two@cpu"));
+not ready: demo/two@cpu",
+    );
     let mut unmirrored = place.command(&["--offline", "build", "demo/two"]);
-    assert_failed(&place.finish(unmirrored.env_remove("INFRADEV_MIRRORS")), 4, &format!("
-error: demo/two source {label}: commit [ID] of https://git.invalid/demo is not in the store, and the network is off
+    assert_failed(&place.finish(unmirrored.env_remove("INFRADEV_MIRRORS")), 4, "
+error: demo/two source [ID]: commit [ID] of https://git.invalid/demo is not in the store, and the network is off
 hint: run it once without --offline
-not ready: demo/two@cpu"));
+not ready: demo/two@cpu");
     // What git says about a host that does not exist depends on the machine.
     let mut unmirrored = place.command(&["build", "demo/two"]);
     let finished = place.finish(unmirrored.env_remove("INFRADEV_MIRRORS"));

@@ -3,6 +3,8 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
+use infradev_recipes::{Catalog, TaskName};
+
 use super::packages::{Package, wheel};
 use super::place::Place;
 
@@ -63,18 +65,24 @@ pub(crate) fn write_catalog(place: &Place) {
     place.index.add(&tiny);
     place.index.add(&tool);
     place.write("demo/project.toml", PROJECT_TOML);
-    let lock = lock_of(&[&tiny, &tool]);
     for (task, commit) in [("one", &place.repository.first), ("two", &place.repository.second)] {
         let text = format!(
             "schema = 1\ntitle = \"task {task}\"\n\n[source]\ncommit = \"{commit}\"\ndate = \"2023-11-14T22:13:20Z\"\nversion = \"1.0\"\n"
         );
         place.write(&format!("demo/tasks/{task}/task.toml"), text);
+    }
+    let lock = lock_of(place, &[&tiny, &tool]);
+    for task in ["one", "two"] {
         place.write(&format!("demo/locks/pylock.{task}-cpu.toml"), &lock);
     }
 }
 
-/// A lock of `packages`, for this machine.
-pub(crate) fn lock_of(packages: &[&Package]) -> String {
+/// A lock of `packages` for this machine and the requirements of [`TASK`].
+pub(crate) fn lock_of(place: &Place, packages: &[&Package]) -> String {
+    let catalog = Catalog::open(&[place.path("catalog")]).expect("a catalog");
+    let recipe = catalog.recipe(&TaskName::new(PROJECT, "one"), "cpu").expect("a recipe");
+    let digest = recipe.requirement_digest(&[]);
+    let glibc = glibc();
     let python = host_python();
     let architecture = std::env::consts::ARCH;
     let mut packages = packages.to_vec();
@@ -96,9 +104,14 @@ pub(crate) fn lock_of(packages: &[&Package]) -> String {
         text += &format!("\n[[packages]]\nname = \"{project}\"\nversion = \"{version}\"\n{artifact}\n");
     }
     text + &format!(
-        "\n[tool.infradev]\nschema = 1\npython = \"{python}\"\narchitecture = \"{architecture}\"\nglibc = \"2.17\"\nrequirement-digest = \"{}\"\n",
-        "0".repeat(64)
+        "\n[tool.infradev]\nschema = 1\npython = \"{python}\"\narchitecture = \"{architecture}\"\nglibc = \"{glibc}\"\nrequirement-digest = \"{digest}\"\n"
     )
+}
+
+/// The version of this machine's C library, as its own tool says it.
+fn glibc() -> String {
+    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().expect("getconf runs");
+    String::from_utf8_lossy(&output.stdout).trim().trim_start_matches("glibc ").to_owned()
 }
 
 /// The version of the Python that a host base shows.

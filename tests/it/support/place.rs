@@ -292,7 +292,7 @@ fn mask(line: &str) -> String {
     let mut masked = String::new();
     let mut word = String::new();
     let flush = |word: &mut String, masked: &mut String| {
-        if word.len() >= 32 {
+        if word.len() >= 12 {
             masked.push_str("[ID]")
         } else {
             masked.push_str(word)
