@@ -185,10 +185,25 @@ pub(super) fn detach(environment: &Environment) -> CommandResult<bool> {
     }
     // This program may itself have been started from inside the mount.
     let _stays_where_it_is = rustix::process::chdir("/");
-    match rustix::mount::unmount(environment.merged(), rustix::mount::UnmountFlags::empty()) {
+    let merged = environment.merged();
+    let unmount = || rustix::mount::unmount(&merged, rustix::mount::UnmountFlags::empty());
+    let mut tried = unmount();
+    let mut users = vec![];
+    // A user without a name is one that is just leaving, such as a child between fork and exec.
+    for _ in 0..20 {
+        if tried != Err(rustix::io::Errno::BUSY) {
+            break;
+        }
+        users = users_of(&merged);
+        if !users.is_empty() {
+            break;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        tried = unmount();
+    }
+    match tried {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::BUSY) => {
-            let users = users_of(&environment.merged());
             let hint = if users.is_empty() {
                 "end the commands that use it, then try again".to_owned()
             } else {
