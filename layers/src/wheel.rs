@@ -214,7 +214,8 @@ impl Wheel {
             let problem = format!("has version `{version}`; versions 1.x are known");
             return Err(WheelError::Entry { entry: format!("{dist_info}/WHEEL"), problem });
         }
-        let distribution = stem.split('-').next().unwrap_or_default().to_owned();
+        // With dashes, as the package is called outside of file names, and as pip names its directory of headers.
+        let distribution = stem.split('-').next().unwrap_or_default().replace('_', "-");
         Ok(Self { data: format!("{stem}.data/"), distribution, dist_info })
     }
 
