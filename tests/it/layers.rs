@@ -1,1 +1,4 @@
-//! Later.
+//! Layers against what they must equal: kernel overlayfs, pip, git, and each other.
+
+mod ground;
+mod upper;
