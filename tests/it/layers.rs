@@ -1,4 +1,5 @@
 //! Layers against what they must equal: kernel overlayfs, pip, git, and each other.
 
 mod ground;
+mod merge;
 mod upper;
