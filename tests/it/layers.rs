@@ -3,3 +3,4 @@
 mod ground;
 mod merge;
 mod upper;
+mod wheels;
