@@ -1,5 +1,6 @@
 //! Layers against what they must equal: kernel overlayfs, pip, git, and each other.
 
+mod git;
 mod ground;
 mod merge;
 mod upper;
