@@ -2,6 +2,7 @@
 
 mod git;
 mod ground;
+mod images;
 mod merge;
 mod upper;
 mod wheels;
