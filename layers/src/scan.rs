@@ -6,7 +6,7 @@
 
 mod upper;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
@@ -20,6 +20,7 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use crate::entry::{Content, Kind, Metadata, Xattr, xattr_allowed};
 use crate::path::{PathError, TreePath};
 use crate::tree::{Tree, TreeBuilder, TreeError};
+use upper::{Below, Moved};
 
 /// How owners on disk become owners in the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,10 +99,16 @@ pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Resul
     let fail = |source: rustix::io::Errno| ScanError::Read { path: TreePath::root(), source: source.into() };
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(fail)?;
-    let mut walk =
-        Walk { options, builder: TreeBuilder::new(), files: vec![], names: HashMap::new(), dropped: vec![] };
+    let mut walk = Walk {
+        options,
+        builder: TreeBuilder::new(),
+        files: vec![],
+        names: HashMap::new(),
+        moved: Moved::default(),
+        dropped: vec![],
+    };
     walk.builder.add(TreePath::root(), Kind::ImpliedDirectory)?;
-    walk.directory(&directory, &TreePath::root(), Below::Shown)?;
+    walk.directory(&directory, &TreePath::root(), &Below::root())?;
     let Walk { mut builder, files, dropped, .. } = walk;
     let contents: Vec<Result<Content, ScanError>> =
         files.par_iter().map(|file| put(&directory, file, ingest)).collect();
@@ -117,14 +124,8 @@ struct Walk<'a> {
     files: Vec<PendingFile>,
     /// The first path seen of each inode that has several names.
     names: HashMap<(u64, u64), TreePath>,
+    moved: Moved,
     dropped: Vec<TreePath>,
-}
-
-/// Whether what lies below a directory of an upper shows through it: not where it or one above it is opaque.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Below {
-    Shown,
-    Hidden,
 }
 
 struct PendingFile {
@@ -133,11 +134,12 @@ struct PendingFile {
 }
 
 impl Walk<'_> {
-    fn directory(&mut self, directory: &OwnedFd, path: &TreePath, below: Below) -> Result<(), ScanError> {
+    fn directory(&mut self, directory: &OwnedFd, path: &TreePath, below: &Below) -> Result<(), ScanError> {
         let fail = |path: &TreePath| {
             let path = path.clone();
             move |source: rustix::io::Errno| ScanError::Read { path, source: source.into() }
         };
+        let mut listed = HashSet::new();
         for entry in rustix::fs::Dir::read_from(directory).map_err(fail(path))? {
             let entry = entry.map_err(fail(path))?;
             let name = entry.file_name();
@@ -153,9 +155,9 @@ impl Walk<'_> {
                         rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(fail(&at))?;
                     let xattrs = read_xattrs(&inner, &at)?;
                     let inner_below = self.add_directory(&at, &stat, xattrs, below)?;
-                    self.directory(&inner, &at, inner_below)?;
+                    self.directory(&inner, &at, &inner_below)?;
                 }
-                FileType::RegularFile => self.add_file(directory, name, at, &stat)?,
+                FileType::RegularFile => self.add_file(directory, name, at, &stat, below)?,
                 FileType::Symlink => {
                     let target = rustix::fs::readlinkat(directory, name, vec![]).map_err(fail(&at))?;
                     let metadata = Metadata { mode: 0o777, ..self.metadata(&stat, vec![]) };
@@ -163,10 +165,26 @@ impl Walk<'_> {
                     self.add_named(at, &stat, kind)?;
                 }
                 FileType::CharacterDevice if self.options.upper_of.is_some() && stat.st_rdev == 0 => {
-                    self.builder.add(at, Kind::Whiteout)?;
+                    self.hide(at, below)?;
                 }
-                _ => self.dropped.push(at),
+                _ => {
+                    // What it replaced is gone all the same.
+                    self.hide(at.clone(), below)?;
+                    self.dropped.push(at);
+                }
             }
+            listed.insert(name.to_bytes().to_vec());
+        }
+        match (self.options.upper_of, below.origin_elsewhere()) {
+            (Some(lower), Some(origin)) => self.moved.expand(path, origin, &listed, lower, &mut self.builder),
+            _ => Ok(()),
+        }
+    }
+
+    /// Adds a whiteout where there is something to hide.
+    fn hide(&mut self, path: TreePath, below: &Below) -> Result<(), ScanError> {
+        if self.options.upper_of.is_some_and(|lower| below.shows(&path, lower).is_some()) {
+            self.builder.add(path, Kind::Whiteout)?;
         }
         Ok(())
     }
@@ -176,24 +194,16 @@ impl Walk<'_> {
         path: &TreePath,
         stat: &rustix::fs::Stat,
         xattrs: Xattrs,
-        below: Below,
+        below: &Below,
     ) -> Result<Below, ScanError> {
         let metadata = self.metadata(stat, allowed(&xattrs));
         let Some(lower) = self.options.upper_of else {
             self.builder.add(path.clone(), Kind::Directory { metadata, opaque: false })?;
-            return Ok(below);
+            return Ok(Below::root());
         };
-        let shown = lower.get(path).filter(|_| below == Below::Shown);
-        let kind = upper::directory_kind(metadata, &xattrs, shown);
-        let inner_below = match kind {
-            Kind::Directory { opaque: true, .. } => Below::Hidden,
-            _ => below,
-        };
-        self.builder.add(path.clone(), kind)?;
-        if let Some(target) = upper::overlay_xattr(&xattrs, b"redirect") {
-            upper::expand_redirect(path, target, lower, &mut self.builder)?;
-        }
-        Ok(inner_below)
+        let inner = below.directory(path, &xattrs, lower, &mut self.moved)?;
+        self.builder.add(path.clone(), upper::directory_kind(metadata, below.shows(path, lower), &inner))?;
+        Ok(inner)
     }
 
     fn add_file(
@@ -202,6 +212,7 @@ impl Walk<'_> {
         name: &CStr,
         path: TreePath,
         stat: &rustix::fs::Stat,
+        below: &Below,
     ) -> Result<(), ScanError> {
         if let Some(first) = self.known_name(&path, stat) {
             self.builder.add(path, Kind::Hardlink { first })?;
@@ -212,11 +223,10 @@ impl Walk<'_> {
         let metadata = self.metadata(stat, allowed(&xattrs));
         if let Some(lower) = self.options.upper_of {
             if upper::overlay_xattr(&xattrs, b"whiteout").is_some() && stat.st_size == 0 {
-                self.builder.add(path, Kind::Whiteout)?;
-                return Ok(());
+                return self.hide(path, below);
             }
             if upper::overlay_xattr(&xattrs, b"metacopy").is_some() {
-                let content = upper::content_below(&path, &xattrs, lower)?;
+                let content = below.content(&path, &xattrs, lower)?;
                 self.builder.add(path, Kind::File { metadata, content })?;
                 return Ok(());
             }

@@ -178,14 +178,6 @@ impl TreeBuilder {
         Ok(())
     }
 
-    /// Adds an entry from a lower layer, unless something of the upper layer is there already.
-    pub(crate) fn add_below(&mut self, path: TreePath, kind: Kind) -> Result<(), TreeError> {
-        match self.entries.get(&path) {
-            None | Some(Kind::ImpliedDirectory) => self.add(path, kind),
-            Some(_) => Ok(()),
-        }
-    }
-
     /// Returns a builder that begins with the entries of `tree`.
     pub fn from_tree(tree: Tree) -> Self {
         Self { entries: tree.entries.into_iter().map(|entry| (entry.path, entry.kind)).collect() }

@@ -8,8 +8,9 @@
 mod record;
 mod scripts;
 
+use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use infradev_store::{Ingest, PutError};
@@ -93,6 +94,7 @@ pub fn wheel_tree(archive: &Path, target: &WheelTarget, ingest: &Ingest<'_>) -> 
         ZipArchive::new(io::BufReader::with_capacity(1 << 18, file)).map_err(|error| damaged(None, error))?;
     let limits = Limits { entries: MAX_ENTRIES, bytes: size.saturating_mul(MAX_RATIO) };
     limits.check(&mut zip)?;
+    refuse_twins(archive, &zip)?;
     let wheel = Wheel::inspect(&mut zip)?;
     let mut installed = Installed { builder: TreeBuilder::new(), records: vec![], target, ingest };
     let recorded = record::read(&mut zip, &wheel.dist_info)?;
@@ -133,7 +135,7 @@ struct Limits {
 }
 
 impl Limits {
-    fn check<R: Read + io::Seek>(&self, zip: &mut ZipArchive<R>) -> Result<(), WheelError> {
+    fn check<R: Read + Seek>(&self, zip: &mut ZipArchive<R>) -> Result<(), WheelError> {
         let too_much =
             |problem: &str| WheelError::Entry { entry: "the archive".into(), problem: problem.into() };
         if zip.len() > self.entries {
@@ -151,6 +153,37 @@ impl Limits {
     }
 }
 
+/// Refuses an archive with two files of one name: `zip` shows the last, other readers another.
+///
+/// Walks the central directory itself (APPNOTE.TXT 4.3.12), since `zip` does not tell.
+fn refuse_twins<R: Read + Seek>(archive: &Path, zip: &ZipArchive<R>) -> Result<(), WheelError> {
+    const SIGNATURE: &[u8] = b"PK\x01\x02";
+    let fail = |source| WheelError::Zip { entry: None, source };
+    let mut file = io::BufReader::new(File::open(archive).map_err(WheelError::Open)?);
+    file.seek(SeekFrom::Start(zip.central_directory_start())).map_err(fail)?;
+    let mut names = HashSet::new();
+    let mut head = [0; 46];
+    loop {
+        file.read_exact(&mut head[..4]).map_err(fail)?;
+        if &head[..4] != SIGNATURE {
+            break;
+        }
+        file.read_exact(&mut head[4..]).map_err(fail)?;
+        let length = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let mut name = vec![0; length(28).into()];
+        file.read_exact(&mut name).map_err(fail)?;
+        file.seek_relative(i64::from(length(30)) + i64::from(length(32))).map_err(fail)?;
+        if let Some(name) = names.replace(name).filter(|name| !name.ends_with(b"/")) {
+            let entry = String::from_utf8_lossy(&name).into_owned();
+            return Err(WheelError::Entry { entry, problem: "is in the archive twice".into() });
+        }
+    }
+    if names.len() == zip.len() {
+        return Ok(());
+    }
+    Err(fail(io::Error::new(io::ErrorKind::InvalidData, "its directory is not where it says")))
+}
+
 /// The names in a wheel that decide where the others go.
 struct Wheel {
     dist_info: String,
@@ -164,7 +197,7 @@ enum Place {
 }
 
 impl Wheel {
-    fn inspect<R: Read + io::Seek>(zip: &mut ZipArchive<R>) -> Result<Self, WheelError> {
+    fn inspect<R: Read + Seek>(zip: &mut ZipArchive<R>) -> Result<Self, WheelError> {
         let mut found: Vec<String> = zip
             .file_names()
             .filter_map(|name| name.strip_suffix(".dist-info/WHEEL"))
@@ -181,7 +214,8 @@ impl Wheel {
             let problem = format!("has version `{version}`; versions 1.x are known");
             return Err(WheelError::Entry { entry: format!("{dist_info}/WHEEL"), problem });
         }
-        let distribution = stem.split('-').next().unwrap_or_default().to_owned();
+        // With dashes, as the package is called outside of file names, and as pip names its directory of headers.
+        let distribution = stem.split('-').next().unwrap_or_default().replace('_', "-");
         Ok(Self { data: format!("{stem}.data/"), distribution, dist_info })
     }
 
@@ -295,7 +329,7 @@ impl Installed<'_> {
 }
 
 /// Reads a small text file of the archive; `None` if it is absent.
-fn read_text<R: Read + io::Seek>(zip: &mut ZipArchive<R>, name: &str) -> Result<Option<String>, WheelError> {
+fn read_text<R: Read + Seek>(zip: &mut ZipArchive<R>, name: &str) -> Result<Option<String>, WheelError> {
     const MAX_TEXT: u64 = 64 << 20;
     let mut entry = match zip.by_name(name) {
         Ok(entry) => entry,

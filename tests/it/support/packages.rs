@@ -151,26 +151,42 @@ fn answer(mut stream: TcpStream, directory: &Path) -> std::io::Result<()> {
     stream.write_all(&body)
 }
 
-/// Small real wheels: pure, with data files and scripts, and native.
-const REAL: [&str; 4] = ["six==1.16.0", "pybind11==2.13.6", "wheel==0.45.1", "markupsafe==3.0.2"];
+/// Real wheels: pure, native, with entry points, and with everything that `.data` can hold: scripts, headers, data.
+const REAL: [&str; 8] = [
+    "six==1.16.0",
+    "click==8.1.7",
+    "wheel==0.45.1",
+    "markupsafe==3.0.2",
+    "pyyaml==6.0.3",
+    "docutils==0.19",
+    "greenlet==3.2.4",
+    "pybind11-global==2.13.6",
+];
 
-/// Where the real wheels are, downloaded once; `None` if no index answers.
-pub(crate) fn downloaded() -> Option<&'static Path> {
-    static DOWNLOADED: OnceLock<Option<PathBuf>> = OnceLock::new();
+/// The real wheels, downloaded once; `None` if no index answers.
+pub(crate) fn downloaded() -> Option<&'static [PathBuf]> {
+    static DOWNLOADED: OnceLock<Option<Vec<PathBuf>>> = OnceLock::new();
     DOWNLOADED.get_or_init(download).as_deref()
 }
 
-fn download() -> Option<PathBuf> {
+fn download() -> Option<Vec<PathBuf>> {
     let cache = work_directory().join(format!("infradev-it-wheels-{}", rustix::process::geteuid().as_raw()));
-    let count = || fs::read_dir(&cache).map_or(0, |files| files.flatten().count());
-    if count() < REAL.len() {
+    let found = || -> Vec<PathBuf> {
+        let files = fs::read_dir(&cache).into_iter().flatten().flatten().map(|file| file.path());
+        let mut wheels: Vec<_> =
+            files.filter(|path| path.extension().is_some_and(|end| end == "whl")).collect();
+        wheels.sort();
+        wheels
+    };
+    if found().len() != REAL.len() {
         let mut pip = Command::new("python3");
-        pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"])
-            .arg(&cache);
-        let status = pip.args(REAL).status();
+        pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]);
+        let status = pip.arg(&cache).args(REAL).status();
         if !status.is_ok_and(|status| status.success()) {
             return None;
         }
     }
-    (count() >= REAL.len()).then_some(cache)
+    let wheels = found();
+    assert_eq!(wheels.len(), REAL.len(), "{} has other wheels than these", cache.display());
+    Some(wheels)
 }
