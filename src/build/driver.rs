@@ -131,7 +131,7 @@ pub fn build(
 ) -> CommandResult<BuildSummary> {
     let store = session.store()?;
     let lease: Lease = store.lease("build")?;
-    let workshop = Workshop { session, store, lease: &lease, host };
+    let workshop = Workshop { session, store, lease: &lease, host, back_end: session.back_end()? };
     let schedule = Mutex::new(Schedule::new(prepared, host));
     let wake = std::sync::Condvar::new();
     std::thread::scope(|scope| {
