@@ -114,9 +114,9 @@ pub(crate) fn create(
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
     if back_end == BackEnd::Copy {
-        session
-            .ui
-            .note(format!("`{name}` is a full copy: no overlay works here; `infradev doctor` says why"));
+        session.ui.note(format!(
+            "`{name}` is a full copy of its stack, in time and disk; `infradev doctor` says what else works"
+        ));
     }
     Ok((Environment::create(store, lease, name, state)?, metadata))
 }
