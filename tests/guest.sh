@@ -53,7 +53,7 @@ for task in megatron/0.12.0 megatron/0.13.0 verl/0.4.1 verl/0.5.0 vllm/0.6.3 vll
     "$program" env exec quickstart-\$task -- python /opt/env/share/quickstart/check.py ||
         { echo "FAILED: quickstart-\$task"; failed=1; }
 done
-"$program" verify --read-data || { echo "FAILED: verify"; failed=1; }
+"$program" --progress none verify --read-data || { echo "FAILED: verify"; failed=1; }
 RUST_BACKTRACE=0 "$tests" --nocapture --test-threads 1 "${1:-conformance}" || { echo "FAILED: tests"; failed=1; }
 exit \$failed
 GUEST
@@ -61,7 +61,7 @@ cat >"$root/guest/init" <<GUEST
 #!/bin/bash
 # Process 1 of the guest.
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t devtmpfs devtmpfs /dev 2>/dev/null
-mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs tmpfs /dev/shm; mount -t tmpfs tmpfs /tmp
+mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs tmpfs /dev/shm
 mount /dev/vdb /store; mount -o remount,rw /; ip link set lo up; modprobe overlay; modprobe loop; modprobe erofs
 echo "guest: kernel \$(uname -r)"
 failed=0

@@ -7,6 +7,9 @@
 //! from a mount that is attached nowhere; it is then attached where the overlay will be, for a moment. Kernels
 //! before 6.12 mount no EROFS image from a file; it then gets a loop device that goes with the mount.
 
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};

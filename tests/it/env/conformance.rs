@@ -225,13 +225,18 @@ fn for_each_back_end(check: impl Fn(&Place, &str)) {
 }
 
 fn build_case(place: &Place) {
+    add_case(place);
+    place.ok(&["build", TASK]);
+}
+
+/// Adds a step that makes [`CASE`] to the task.
+fn add_case(place: &Place) {
     let toml = std::fs::read_to_string(place.path("catalog/demo/project.toml")).expect("a catalog");
     let step = format!(
         "\n[[build]]\nname = \"case\"\ncommand = [\"python\", \"-c\", '''{CASE}''']\n\
          inputs = [\"native/*.txt\"]\noutputs = [\"case/**\"]\n"
     );
     place.write("demo/project.toml", toml + &step);
-    place.ok(&["build", TASK]);
 }
 
 fn works(place: &Place, back_end: &str) -> bool {
@@ -293,6 +298,28 @@ fn privileged_every_back_end_does_what_the_list_says() {
             place.ok(&["env", "rm", "one"]);
         }
     });
+}
+
+#[test]
+fn privileged_a_build_makes_the_same_layers_by_every_back_end() {
+    if lacks(Need::Sandbox) || lacks(Need::UserNamespaces) {
+        return;
+    }
+    // One wheel, one commit, one step: one id, whoever builds it and however.
+    let mut first: Option<Vec<String>> = None;
+    for (user, back_end) in [
+        (User::Caller, None),
+        (User::Caller, Some("copy")),
+        (User::Ordinary, Some("farm")),
+        (User::Ordinary, None),
+    ] {
+        let place = Place::new(user);
+        add_case(&place);
+        place.ok(&[&back_end.map_or(vec![], |word| vec!["--back-end", word])[..], &["build", TASK]].concat());
+        let layers = place.listing("layers");
+        assert!(layers.len() > 4, "{layers:?}");
+        assert_eq!(&layers, first.get_or_insert_with(|| layers.clone()), "{user:?} {back_end:?}");
+    }
 }
 
 #[test]

@@ -134,6 +134,8 @@ fn objects_cannot_be_written_by_accident() {
     place.ok(&["build", TASK]);
     for (path, _) in place.contents().iter().filter(|(path, _)| path.contains("/objects/")) {
         let mode = fs::metadata(path).expect("an object").permissions().mode() & 0o7777;
-        assert_eq!(mode, 0o444, "{path}");
+        // Where farms are used, a lent object shows what its file shows; even then nobody else may write it.
+        let lent = place.listing("farm").len() > 1 && mode & 0o444 == 0o444 && mode & 0o022 == 0;
+        assert!(mode == 0o444 || lent, "{path} is {mode:o}");
     }
 }
