@@ -21,7 +21,7 @@ mkdir -p "$place"
 
 # The guest's system, made once: the kernel comes from the distribution, through whatever apt is set up to use.
 if [ ! -e "$place/$suite.tar" ]; then
-    mmdebstrap --format=tar --variant=minbase --include=linux-image-cloud-amd64,python3,git,patch,util-linux,kmod,iproute2 \
+    mmdebstrap --format=tar --variant=minbase --include=linux-image-cloud-amd64,python3,ca-certificates,git,patch,util-linux,kmod,iproute2 \
         "$suite" "$place/$suite.tar.partial"
     mv "$place/$suite.tar.partial" "$place/$suite.tar"
 fi
