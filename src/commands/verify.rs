@@ -1,7 +1,7 @@
 //! `infradev verify`.
 
 use clap::Args;
-use infradev_layers::write_image;
+use infradev_layers::{check_farm_pool, write_image};
 use infradev_store::{Depth, Finding, Progress, Report, Store};
 use serde::Serialize;
 
@@ -15,7 +15,7 @@ use crate::ui::{Ui, bytes};
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Also read every object, and compare every image with its layers
+    /// Also read every object, and compare images and farms with what they were made from
     #[arg(long)]
     read_data: bool,
 }
@@ -25,6 +25,8 @@ struct Verified {
     #[serde(flatten)]
     report: Report,
     images: u64,
+    /// Copies in the pool of farms.
+    copies: u64,
 }
 
 struct Shown<'a> {
@@ -45,10 +47,13 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
     let depth = if arguments.read_data { Depth::ReadData } else { Depth::Quick };
     let shown = Shown { ui: &session.ui, read: 0.into() };
     let mut report = store.verify(depth, &shown)?;
-    let images = if arguments.read_data { verify_images(store, &mut report)? } else { 0 };
-    let verified = Verified { report, images };
+    let (images, copies) = match arguments.read_data {
+        true => (verify_images(store, &mut report)?, verify_farm_pool(store, &mut report)),
+        false => (0, 0),
+    };
+    let verified = Verified { report, images, copies };
     session.ui.data(&verified, || {
-        let Verified { report, images } = &verified;
+        let Verified { report, images, copies } = &verified;
         let mut text = String::new();
         for (word, findings) in [("damaged", &report.damage), ("not checked", &report.unchecked)] {
             for finding in findings {
@@ -61,9 +66,10 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
             }
         }
         text.push_str(&format!(
-            "{} layers, {} objects, {images} images; {} read; {} damaged, {} not checked, {} unneeded\n",
+            "{} layers, {} objects, {images} images{}; {} read; {} damaged, {} not checked, {} unneeded\n",
             report.layers,
             report.objects,
+            if *copies > 0 { format!(", {copies} copies for farms") } else { String::new() },
             bytes(report.bytes_read),
             report.damage.len(),
             report.unchecked.len(),
@@ -115,4 +121,28 @@ fn verify_images(store: &Store, report: &mut Report) -> CommandResult<u64> {
         }
     }
     Ok(images)
+}
+
+/// Compares every copy that farms link to with its name. The other files of a farm are objects themselves.
+fn verify_farm_pool(store: &Store, report: &mut Report) -> u64 {
+    let pool = store.layout().farm_pool();
+    let finding = |name: String, detail: String| Finding {
+        what: format!("farm {}", pool.join(name).display()),
+        detail,
+        layers: vec![],
+    };
+    match check_farm_pool(&pool) {
+        Ok((copies, findings)) => {
+            for wrong in findings {
+                let advice = if wrong.checked { "; delete it and the farms beside the pool" } else { "" };
+                let list = if wrong.checked { &mut report.damage } else { &mut report.unchecked };
+                list.push(finding(wrong.name, format!("{}{advice}", wrong.detail)));
+            }
+            copies
+        }
+        Err(error) => {
+            report.unchecked.push(finding(String::new(), error.to_string()));
+            0
+        }
+    }
 }

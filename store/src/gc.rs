@@ -28,7 +28,7 @@ pub struct GcPlan {
     pub steps: Vec<StepKey>,
     /// Objects that no live layer needs.
     pub objects: Vec<ObjectId>,
-    /// Merged images and stub trees of stacks that no root has.
+    /// Merged images, stub trees and farms of stacks that no root has.
     pub derived: Vec<PathBuf>,
     /// Bytes on disk of all of these.
     pub bytes: u64,
@@ -124,7 +124,9 @@ impl Store {
                 done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
                 remove_tree(&path)?;
             }
-            done.freed += self.trim_stub_pool()?;
+            for pool in [self.layout().stub_pool(), self.layout().farm_pool()] {
+                done.freed += trim_pool(pool)?;
+            }
         }
         let (freed, waiting) = self.empty_trash(own)?;
         done.freed += freed;
@@ -182,7 +184,7 @@ impl Store {
     fn dead_derived(&self, live: &HashSet<StackId>) -> Result<Vec<PathBuf>> {
         let live: BTreeSet<String> = live.iter().map(StackId::to_hex).collect();
         let mut dead = vec![];
-        for (directory, suffix) in [("images", ".erofs"), ("stubs", "")] {
+        for (directory, suffix) in [("images", ".erofs"), ("stubs", ""), ("farm", "")] {
             let directory = self.layout().directory(directory);
             for name in names(&directory)? {
                 let stack = name.strip_suffix(suffix).unwrap_or(&name);
@@ -201,24 +203,24 @@ impl Store {
         }
         Ok(())
     }
+}
 
-    /// Removes the stubs that no stub tree links to any more.
-    fn trim_stub_pool(&self) -> Result<u64> {
-        use std::os::unix::fs::MetadataExt;
-        let mut freed = 0;
-        let mut directories = vec![self.layout().stub_pool()];
-        while let Some(directory) = directories.pop() {
-            for name in names(&directory)? {
-                let path = directory.join(name);
-                let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-                if metadata.is_dir() {
-                    directories.push(path);
-                } else if metadata.nlink() == 1 {
-                    remove_tree(&path)?;
-                    freed += disk_bytes(&metadata);
-                }
+/// Removes the files of a pool that no tree links to any more.
+fn trim_pool(pool: PathBuf) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut freed = 0;
+    let mut directories = vec![pool];
+    while let Some(directory) = directories.pop() {
+        for name in names(&directory)? {
+            let path = directory.join(name);
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if metadata.is_dir() {
+                directories.push(path);
+            } else if metadata.nlink() == 1 {
+                remove_tree(&path)?;
+                freed += disk_bytes(&metadata);
             }
         }
-        Ok(freed)
     }
+    Ok(freed)
 }
