@@ -2,7 +2,7 @@
 
 use clap::Args;
 use infradev_layers::write_image;
-use infradev_store::{Depth, Finding, Progress, Report, Store};
+use infradev_store::{Depth, Finding, Progress, Report, Store, Subject};
 use serde::Serialize;
 
 use crate::build::root::BuiltTask;
@@ -108,7 +108,7 @@ fn verify_images(store: &Store, report: &mut Report) -> CommandResult<u64> {
         let made = merged_tree(store, &stack).map(|tree| write_image(&tree, &mut expected));
         if matches!(made, Ok(Ok(_))) && expected != found {
             report.damage.push(Finding {
-                what: format!("image {}", path.display()),
+                what: Subject::Image(path),
                 detail: "it is not what its layers make; delete it, it is made anew".to_owned(),
                 layers: stack.layers,
             });

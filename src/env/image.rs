@@ -1,6 +1,6 @@
 //! The mountable metadata of a stack: made once, kept in the store, found by the stack's id.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
@@ -85,14 +85,14 @@ pub fn mountable(
         return Ok(path);
     }
     let tree = merged_tree(store, stack)?;
-    let temporary = lease.staging()?.join(format!("{}-{id}", back_end.word()));
+    let temporary = lease.new_directory("mountable")?.join(id.to_hex());
     match back_end {
-        BackEnd::Erofs => write_image_file(&tree, &temporary)?,
+        BackEnd::Erofs => write_image_file(store, &tree, &temporary)?,
         BackEnd::Stub => {
             write_stubs(&tree, &store.layout().stub_pool(), &temporary)?;
         }
     }
-    match fs::rename(&temporary, &path) {
+    match store.disk().rename(&temporary, &path) {
         Ok(()) => Ok(path),
         // Another process made the same tree of stubs in the meantime.
         Err(_) if path.exists() => Ok(path),
@@ -100,13 +100,13 @@ pub fn mountable(
     }
 }
 
-fn write_image_file(tree: &Tree, path: &Path) -> Result<(), StackError> {
+fn write_image_file(store: &Store, tree: &Tree, path: &Path) -> Result<(), StackError> {
     let failed = |source| StackError::Io { action: "write", path: path.to_owned(), source };
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(1 << 20, store.disk().create(path, 0o644).map_err(failed)?);
     write_image(tree, &mut file)?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     // The name promises a complete image, also after a power cut; made once per stack.
-    file.sync_data().map_err(failed)
+    file.sync().map_err(failed)
 }
 
 /// Reads the merged tree of `stack` from its image if there is one, else from its layers.

@@ -111,16 +111,15 @@ impl Environment {
                     .map_err(io("change the owner of", &below))?;
             }
         }
-        // Not synced: after a power cut, an environment of the last seconds is gone, and nothing else.
-        let file = staged.join("state.json");
-        let text = serde_json::to_vec_pretty(&state).expect("plain data");
-        fs::write(&file, text).map_err(io("write", &file))?;
+        // Not synced, but written before the name: a power cut takes an environment of the last seconds, whole.
+        store.write_new(&staged.join("state.json"), &state)?;
         let path = store.layout().environments().join(name);
-        let cwd = rustix::fs::CWD;
-        match rustix::fs::renameat_with(cwd, &staged, cwd, &path, rustix::fs::RenameFlags::NOREPLACE) {
+        match store.disk().rename_new(&staged, &path) {
             Ok(()) => Ok(Self { name: name.to_owned(), path, state }),
-            Err(rustix::io::Errno::EXIST) => Err(EnvironmentError::Exists(name.to_owned())),
-            Err(error) => Err(io("rename", &path)(error.into())),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Err(EnvironmentError::Exists(name.to_owned()))
+            }
+            Err(error) => Err(io("rename", &path)(error)),
         }
     }
 
@@ -208,7 +207,11 @@ fn check_name(name: &str) -> Result<(), EnvironmentError> {
 
 /// Removes the environments of commands that died before they could, and what a killed removal left.
 pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
-    for environment in Environment::all(store)? {
+    for entry in fs::read_dir(store.layout().environments()).into_iter().flatten().flatten() {
+        // One that cannot be read is kept, stops collections, and is named by a verification.
+        let Ok(environment) = Environment::open(store, &entry.file_name().to_string_lossy()) else {
+            continue;
+        };
         if let Some(lease) = &environment.state.discarded_with
             && !store.is_lease_alive(lease)?
             && let Ok(_lock) = environment.lock()

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::error::{Context, Error, Result};
 use crate::ingest::disk_bytes;
-use crate::lease::{live_leases, names, remove_tree};
+use crate::lease::{live_leases, names};
 use crate::lock::{Lock, Mode};
 use crate::roots::file_roots;
 use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
@@ -72,17 +72,9 @@ impl Store {
         }
         let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
         plan.known = present.into_iter().collect();
-        let mut indexed = HashSet::new();
-        for record in self.steps()? {
-            indexed.insert(record.key);
-            if record.layers.iter().any(|layer| dead.contains(layer)) {
-                plan.steps.push(record.key);
-            }
-        }
-        // Records whose rows a killed collection had removed already.
         let records = names(&self.layout().directory("steps"))?;
-        plan.steps
-            .extend(records.iter().filter_map(|name| name.parse().ok()).filter(|key| !indexed.contains(key)));
+        let keys = records.iter().filter_map(|name| name.parse().ok());
+        plan.steps = keys.filter(|key| self.is_record_of(key, &dead)).collect();
         self.for_each_object(|object, metadata| {
             if !needed.contains_key(&object) {
                 plan.bytes += disk_bytes(metadata);
@@ -107,12 +99,19 @@ impl Store {
             let needed = self.objects_of(live.layers.iter().copied().chain(new))?;
             let layers: Vec<LayerId> =
                 plan.layers.into_iter().filter(|layer| !live.layers.contains(layer)).collect();
+            let dead: HashSet<LayerId> = layers.iter().copied().collect();
+            let steps: Vec<StepKey> =
+                plan.steps.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
+            // What is no root any more must not be one again after a power cut, when its layers have gone.
+            if !layers.is_empty() {
+                let root = self.layout().root();
+                self.disk().sync_file_system(root).at("sync", root)?;
+            }
             // Rows first, then names, then bytes: at no moment does a row or a name stand for missing bytes.
             self.index().remove(&layers)?;
-            self.remove_steps(&plan.steps)?;
+            self.remove_steps(&steps)?;
             for layer in &layers {
-                let path = self.layout().layer(layer);
-                fs::remove_file(&path).at("remove", &path)?;
+                self.disk().remove_tree(&self.layout().layer(layer))?;
             }
             done.layers = layers.len();
             let batch = self.new_batch(own)?;
@@ -122,7 +121,7 @@ impl Store {
             self.close_batch(&batch, own)?;
             for path in self.dead_derived(&live.stacks)? {
                 done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
-                remove_tree(&path)?;
+                self.disk().remove_tree(&path)?;
             }
             done.freed += self.trim_stub_pool()?;
         }
@@ -134,8 +133,13 @@ impl Store {
 
     fn live(&self, own: &Lease) -> Result<Live> {
         let mut live = Live::default();
-        for (_, stack) in file_roots(self)? {
+        for (path, stack) in file_roots(self)? {
             live.roots += 1;
+            let absent = |layer: &&LayerId| fs::symlink_metadata(self.layout().layer(layer)).is_err();
+            if let Some(layer) = stack.layers.iter().chain(&stack.also).find(absent) {
+                let detail = format!("its layer {layer} is missing");
+                return Err(Error::UnreadableRoot { path, detail });
+            }
             live.stacks.insert(stack.id());
             live.layers.extend(stack.layers.into_iter().chain(stack.also));
         }
@@ -194,10 +198,16 @@ impl Store {
         Ok(dead)
     }
 
+    /// Whether the record names a layer that is dead or absent. One that cannot be read is left to be repaired.
+    fn is_record_of(&self, key: &StepKey, dead: &HashSet<LayerId>) -> bool {
+        let is_gone = |layer: &LayerId| dead.contains(layer) || !self.has_layer(layer);
+        self.record(key).is_ok_and(|record| record.is_some_and(|record| record.layers.iter().any(is_gone)))
+    }
+
     fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
         self.index().remove_steps(steps)?;
         for step in steps {
-            remove_tree(&self.layout().step(step))?;
+            self.disk().remove_tree(&self.layout().step(step))?;
         }
         Ok(())
     }
@@ -214,7 +224,7 @@ impl Store {
                 if metadata.is_dir() {
                     directories.push(path);
                 } else if metadata.nlink() == 1 {
-                    remove_tree(&path)?;
+                    self.disk().remove_tree(&path)?;
                     freed += disk_bytes(&metadata);
                 }
             }

@@ -10,8 +10,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
-use crate::lease::{live_leases, names, remove_tree};
-use crate::roots::{read_json, write_atomically};
+use crate::lease::{live_leases, names};
+use crate::roots::read_json;
 use crate::{Lease, ObjectId, Store};
 
 /// The file of a batch that lists the leases which must die before the batch may go.
@@ -22,7 +22,7 @@ impl Store {
     pub(crate) fn revive(&self, object: &ObjectId) -> Result<bool> {
         let name = self.layout().object(object);
         for batch in self.batches()? {
-            match fs::rename(batch.join(object.to_hex()), &name) {
+            match self.disk().rename(&batch.join(object.to_hex()), &name) {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).at("rename", &name),
@@ -34,7 +34,7 @@ impl Store {
     /// Moves an object to `batch`; returns whether it was there.
     pub(crate) fn discard(&self, object: &ObjectId, batch: &Path) -> Result<bool> {
         let name = self.layout().object(object);
-        match fs::rename(&name, batch.join(object.to_hex())) {
+        match self.disk().rename(&name, &batch.join(object.to_hex())) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error).at("rename", &name),
@@ -44,7 +44,7 @@ impl Store {
     /// Makes an empty batch, named after `own`.
     pub(crate) fn new_batch(&self, own: &Lease) -> Result<PathBuf> {
         let batch = self.layout().directory("trash").join(own.id());
-        fs::create_dir(&batch).at("create", &batch)?;
+        self.disk().create_directory(&batch).at("create", &batch)?;
         Ok(batch)
     }
 
@@ -52,7 +52,7 @@ impl Store {
     pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<()> {
         let alive: Vec<String> =
             live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
-        write_atomically(&batch.join(LEASES), &alive)
+        self.write_atomically(&batch.join(LEASES), &alive)
     }
 
     /// Deletes the batches whose leases are all dead.
@@ -82,10 +82,10 @@ impl Store {
                 let path = batch.join(name);
                 let bytes =
                     fs::symlink_metadata(&path).map_or(0, |metadata| crate::ingest::disk_bytes(&metadata));
-                remove_tree(&path)?;
+                self.disk().remove_tree(&path)?;
                 freed += if path.ends_with(LEASES) { 0 } else { bytes };
             }
-            remove_tree(&batch)?;
+            self.disk().remove_tree(&batch)?;
         }
         Ok((freed, waiting))
     }

@@ -3,6 +3,10 @@
 mod collect;
 mod crash;
 mod damage;
+mod faults;
 mod full;
 mod history;
+mod kills;
 mod places;
+mod report;
+mod scenes;
