@@ -5,6 +5,7 @@
 //! puts a stack of them together; [`write_image`] and [`write_stubs`] make the result mountable.
 #![forbid(unsafe_code)]
 
+mod diff;
 mod encoding;
 mod entry;
 mod erofs;
@@ -19,6 +20,7 @@ mod testing;
 mod tree;
 mod wheel;
 
+pub use diff::{Change, Difference, diff};
 pub use encoding::DecodeError;
 pub use entry::{Content, Entry, Kind, Metadata, Xattr, clean_mode, xattr_allowed};
 pub use erofs::{ImageError, ImageStats, ReadError, read_image, write_image};

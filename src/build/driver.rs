@@ -9,7 +9,7 @@ mod schedule;
 
 use std::sync::Mutex;
 
-use infradev_recipes::{Catalog, Locks, Plan, Recipe, StepVersions};
+use infradev_recipes::{Catalog, Locks, Pattern, Plan, Recipe, StepVersions};
 use infradev_store::Lease;
 
 pub use finish::BuildSummary;
@@ -17,13 +17,14 @@ use schedule::Schedule;
 
 use super::host::Host;
 use super::root::BuiltTask;
+use super::survey::ensure_room;
 use super::{Workshop, base, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
 
 /// How to build.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct BuildOptions {
     /// How many steps run at once.
     pub jobs: usize,
@@ -31,6 +32,8 @@ pub struct BuildOptions {
     pub keep_going: bool,
     /// Runs nothing: a step that is not in the store is an error.
     pub require_hit: bool,
+    /// Runs the steps that this matches although they are in the store, and compares what they give.
+    pub rebuild: Option<Pattern>,
 }
 
 /// A recipe that is ready to be built.
@@ -127,9 +130,12 @@ pub fn build(
     session: &Session,
     prepared: Vec<Prepared>,
     host: &Host,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) -> CommandResult<BuildSummary> {
     let store = session.store()?;
+    if !options.require_hit {
+        ensure_room(store, &prepared, host)?;
+    }
     let lease: Lease = store.lease("build")?;
     let workshop = Workshop { session, store, lease: &lease, host };
     let schedule = Mutex::new(Schedule::new(prepared, host));

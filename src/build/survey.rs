@@ -1,11 +1,15 @@
 //! What a build would do, without doing it.
 
+use std::collections::HashSet;
+
 use infradev_recipes::{Action, Artifact, KeyContext, NodeIndex, Progress, StepRecord};
 use infradev_store::{ActionRecord, Store};
 
 use super::host::Host;
 use super::sdist::WHEEL_SHA256;
 use super::{BuildError, Prepared, bytecode, driver, step};
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::ui::bytes;
 
 /// How much a wheel grows when it is unpacked and compiled; measured on the environments of the catalog.
 const UNPACKED: u64 = 3;
@@ -32,6 +36,77 @@ pub enum SurveyState {
     Miss(StepRecord),
     /// Its key follows from a step that is not.
     Unknown,
+}
+
+/// What a build of several plans would do.
+#[derive(Debug, Default)]
+pub struct Survey {
+    /// The steps, each once.
+    pub steps: Vec<Surveyed>,
+    /// How many of them are in the store.
+    pub hits: usize,
+    /// How many are not.
+    pub to_run: usize,
+    /// Bytes to download.
+    pub download: u64,
+    /// Bytes of disk that the build needs at most; an estimate.
+    pub peak_disk: u64,
+    /// Seconds that the steps which are there had taken.
+    pub seconds_saved: f64,
+}
+
+/// Looks the steps of all plans up; a step that several share is counted once.
+pub fn survey_all(store: Option<&Store>, prepared: &[Prepared], host: &Host) -> Result<Survey, BuildError> {
+    let mut all = Survey::default();
+    let mut seen = HashSet::new();
+    for prepared in prepared {
+        for step in survey(store, prepared, host)? {
+            // Labels begin with the task; the same step of two tasks runs once.
+            let once = match &step.state {
+                SurveyState::Hit(record) => record.key.to_string(),
+                SurveyState::Miss(record) => record.key().to_string(),
+                SurveyState::Unknown => shared_label(&step.label).to_owned(),
+            };
+            if !seen.insert(once) {
+                continue;
+            }
+            if let SurveyState::Hit(record) = &step.state {
+                all.hits += 1;
+                all.seconds_saved += record.seconds;
+            } else {
+                all.to_run += 1;
+                all.download += step.download;
+                all.peak_disk += step.disk + step.download;
+            }
+            all.steps.push(step);
+        }
+    }
+    Ok(all)
+}
+
+/// Refuses a build that the store's file system cannot hold.
+///
+/// Looks steps up only if building all of them anew would not fit: most builds find most of theirs.
+pub fn ensure_room(store: &Store, prepared: &[Prepared], host: &Host) -> CommandResult {
+    let free = store.free_bytes()?;
+    let nodes = prepared.iter().flat_map(|prepared| prepared.plan.nodes());
+    let largest: u64 = nodes.map(|(_, node)| download(&node.action) * (1 + UNPACKED)).sum();
+    if largest <= free {
+        return Ok(());
+    }
+    let needed = survey_all(Some(store), prepared, host)?.peak_disk;
+    if needed <= free {
+        return Ok(());
+    }
+    let (needed, free) = (bytes(needed), bytes(free));
+    let text = format!("the build needs about {needed} of disk, and the store's file system has {free} left");
+    Err(CommandError::new(Kind::Infrastructure, text)
+        .hint("`infradev gc --dry-run` shows what can go; `infradev plan` shows what is needed"))
+}
+
+/// What a step is called without the task that it was planned for.
+pub fn shared_label(label: &str) -> &str {
+    label.split_once(' ').map_or(label, |(_, what)| what)
 }
 
 /// Looks every step of a plan up.

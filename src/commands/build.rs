@@ -1,10 +1,11 @@
 //! `infradev build`.
 
 use clap::Args;
+use infradev_recipes::Pattern;
 
 use crate::build::host::Host;
 use crate::build::{BuildOptions, BuildSummary, build, prepare};
-use crate::error::{CommandResult, exit_code};
+use crate::error::{CommandError, CommandResult, exit_code};
 use crate::session::Session;
 use crate::ui::bytes;
 
@@ -26,6 +27,10 @@ pub(crate) struct BuildArgs {
     /// Run nothing: fail if a step is not in the store
     #[arg(long)]
     require_hit: bool,
+    /// Run these steps again although they are in the store, and say which give another layer: a glob over their
+    /// names as `plan` shows them, without the task ('build *', '**')
+    #[arg(long, value_name = "GLOB", conflicts_with = "require_hit")]
+    rebuild: Option<String>,
 }
 
 pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8> {
@@ -33,10 +38,15 @@ pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8>
         jobs: arguments.jobs.unwrap_or(session.config.jobs.value),
         keep_going: arguments.keep_going,
         require_hit: arguments.require_hit,
+        rebuild: arguments.rebuild.as_deref().map(pattern).transpose()?,
     };
-    let summary = build_selected(session, &arguments.selectors, arguments.variant.as_deref(), options)?;
+    let summary = build_selected(session, &arguments.selectors, arguments.variant.as_deref(), &options)?;
     session.ui.data(&summary, String::new);
     report(session, &summary)
+}
+
+fn pattern(glob: &str) -> CommandResult<Pattern> {
+    Pattern::new(glob).map_err(|error| CommandError::usage(format!("--rebuild: {error}")))
 }
 
 /// Builds what the selectors name.
@@ -44,7 +54,7 @@ pub(crate) fn build_selected(
     session: &Session,
     selectors: &[String],
     variant: Option<&str>,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) -> CommandResult<BuildSummary> {
     // The store comes first: if it cannot be written, nothing else matters.
     session.store_for_environments()?;

@@ -1,8 +1,8 @@
 //! `infradev layer`: what is in the store.
 
 use clap::Subcommand;
-use infradev_layers::{Kind, Tree};
-use infradev_store::LayerId;
+use infradev_layers::{Change, Difference, Kind, Tree, diff};
+use infradev_store::{LayerId, Store};
 use serde::Serialize;
 
 use crate::error::{CommandError, CommandResult};
@@ -18,6 +18,13 @@ pub(crate) enum LayerCommand {
     Show {
         /// The id, or the beginning of one
         layer: String,
+    },
+    /// Compare two layers entry by entry, and say in what their files differ
+    Diff {
+        /// The id of the first, or the beginning of it
+        before: String,
+        /// The id of the second, or the beginning of it
+        after: String,
     },
 }
 
@@ -40,6 +47,7 @@ pub(crate) fn run(session: &Session, command: LayerCommand) -> CommandResult<u8>
     match command {
         LayerCommand::Ls => list(session),
         LayerCommand::Show { layer } => show(session, &layer),
+        LayerCommand::Diff { before, after } => compare(session, &before, &after),
     }
 }
 
@@ -92,8 +100,8 @@ struct ShownEntry {
     target: Option<String>,
 }
 
-fn show(session: &Session, prefix: &str) -> CommandResult<u8> {
-    let store = session.store_for_reading()?;
+/// Finds the layer whose id begins with `prefix`, and reads it.
+fn find(store: &Store, prefix: &str) -> CommandResult<(LayerId, Tree)> {
     let mut found: Vec<LayerId> =
         store.layers()?.into_iter().filter(|layer| layer.to_hex().starts_with(prefix)).collect();
     let layer = match (found.pop(), found.pop()) {
@@ -109,6 +117,11 @@ fn show(session: &Session, prefix: &str) -> CommandResult<u8> {
     let encoding = store.layer(&layer)?;
     let tree =
         Tree::decode(&encoding).map_err(|source| crate::env::image::StackError::Layer { layer, source })?;
+    Ok((layer, tree))
+}
+
+fn show(session: &Session, prefix: &str) -> CommandResult<u8> {
+    let (layer, tree) = find(session.store_for_reading()?, prefix)?;
     let entries: Vec<ShownEntry> = tree.entries().iter().map(shown).collect();
     let shown = Shown { layer, entries };
     session.ui.data(&shown, || {
@@ -136,4 +149,41 @@ fn shown(entry: &infradev_layers::Entry) -> ShownEntry {
     };
     let mode = entry.kind.metadata().map(|metadata| format!("{:o}", metadata.mode));
     ShownEntry { path: entry.path.to_string(), kind: entry.kind.word(), mode, size, target }
+}
+
+#[derive(Serialize)]
+struct Compared {
+    before: LayerId,
+    after: LayerId,
+    differences: Vec<ComparedEntry>,
+}
+
+#[derive(Serialize)]
+struct ComparedEntry {
+    change: &'static str,
+    path: String,
+    aspects: Vec<&'static str>,
+}
+
+fn compare(session: &Session, before: &str, after: &str) -> CommandResult<u8> {
+    let store = session.store_for_reading()?;
+    let ((before, old), (after, new)) = (find(store, before)?, find(store, after)?);
+    let entry = |Difference { path, change }: Difference| {
+        let (change, aspects) = match change {
+            Change::Added => ("A", vec![]),
+            Change::Removed => ("D", vec![]),
+            Change::Changed(aspects) => ("M", aspects),
+        };
+        ComparedEntry { change, path: path.to_string(), aspects }
+    };
+    let differences = diff(&old, &new).into_iter().map(entry).collect();
+    let compared = Compared { before, after, differences };
+    session.ui.data(&compared, || {
+        let line = |entry: &ComparedEntry| match entry.aspects.as_slice() {
+            [] => format!("{} {}\n", entry.change, entry.path),
+            aspects => format!("{} {}  ({})\n", entry.change, entry.path, aspects.join(", ")),
+        };
+        compared.differences.iter().map(line).collect()
+    });
+    Ok(0)
 }

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::build::host::Host;
 use crate::build::prepare;
-use crate::build::survey::{SurveyState, survey};
+use crate::build::survey::{Survey, SurveyState, survey_all};
 use crate::error::CommandResult;
 use crate::session::Session;
 use crate::ui::{bytes, table};
@@ -43,34 +43,15 @@ pub(crate) fn run(session: &Session, arguments: &PlanArgs) -> CommandResult<u8> 
     let tasks = session.tasks(&arguments.selectors)?;
     let recipes = session.recipes(&tasks, arguments.variant.as_deref())?;
     let host = Host::inspect();
-    let mut planned =
-        Planned { steps: vec![], hits: 0, to_run: 0, download: 0, peak_disk: 0, seconds_saved: 0.0 };
-    let mut seen = std::collections::HashSet::new();
-    for prepared in prepare(session, recipes, &host)? {
-        for step in survey(store, &prepared, &host)? {
-            // Labels begin with the task; the same step of two tasks runs once.
-            let (state, once) = match &step.state {
-                SurveyState::Hit(record) => ("hit", record.key.to_string()),
-                SurveyState::Miss(record) => ("run", record.key().to_string()),
-                SurveyState::Unknown => {
-                    let shared = step.label.split_once(' ').map_or(step.label.as_str(), |(_, what)| what);
-                    ("run", shared.to_owned())
-                }
-            };
-            if !seen.insert(once) {
-                continue;
-            }
-            if let SurveyState::Hit(record) = &step.state {
-                planned.hits += 1;
-                planned.seconds_saved += record.seconds;
-            } else {
-                planned.to_run += 1;
-                planned.download += step.download;
-                planned.peak_disk += step.disk + step.download;
-            }
-            planned.steps.push(PlannedStep { step: step.label, state, download: step.download });
-        }
-    }
+    let prepared = prepare(session, recipes, &host)?;
+    let Survey { steps, hits, to_run, download, peak_disk, seconds_saved } =
+        survey_all(store, &prepared, &host)?;
+    let steps = steps.into_iter().map(|step| PlannedStep {
+        state: if matches!(step.state, SurveyState::Hit(_)) { "hit" } else { "run" },
+        step: step.label,
+        download: step.download,
+    });
+    let planned = Planned { steps: steps.collect(), hits, to_run, download, peak_disk, seconds_saved };
     session.ui.data(&planned, || {
         let to_run = planned.steps.iter().filter(|step| step.state == "run");
         let rows: Vec<Vec<String>> = to_run.map(|step| vec![step.step.clone(), bytes(step.download)]).collect();

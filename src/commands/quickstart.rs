@@ -27,9 +27,9 @@ pub(crate) fn run(session: &Session, arguments: &QuickstartArgs) -> CommandResul
     let options = BuildOptions {
         jobs: arguments.jobs.unwrap_or(session.config.jobs.value),
         keep_going: true,
-        require_hit: false,
+        ..BuildOptions::default()
     };
-    let summary = build_selected(session, &[SELECTOR.to_owned()], None, options)?;
+    let summary = build_selected(session, &[SELECTOR.to_owned()], None, &options)?;
     let status = report(session, &summary)?;
     if status != 0 {
         return Ok(status);

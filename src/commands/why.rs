@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::build::host::Host;
 use crate::build::prepare;
-use crate::build::survey::{SurveyState, survey};
+use crate::build::survey::{SurveyState, shared_label, survey};
 use crate::error::CommandResult;
 use crate::session::Session;
 
@@ -88,7 +88,7 @@ const NEVER: &str = "it was never built in this store";
 
 /// Compares the record of a step that is not there with the newest of the same name.
 fn explain(store: &infradev_store::Store, label: &str, record: &StepRecord) -> CommandResult<Vec<String>> {
-    let what = label.split_once(' ').map_or(label, |(_, what)| what);
+    let what = shared_label(label);
     let before = store.steps_labelled(record.kind(), what)?;
     let before =
         before.iter().find_map(|found| serde_json::from_value::<StepRecord>(found.record.clone()).ok());

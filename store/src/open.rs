@@ -113,6 +113,13 @@ impl Store {
         &self.disk
     }
 
+    /// Returns how many bytes the store's file system has left for this process (`f_bavail` of statvfs(3)).
+    pub fn free_bytes(&self) -> Result<u64> {
+        let path = self.layout.root();
+        let found = rustix::fs::statvfs(path).at("examine", path)?;
+        Ok(found.f_bavail * found.f_frsize)
+    }
+
     /// Whether the store may be written.
     pub fn access(&self) -> Access {
         self.access

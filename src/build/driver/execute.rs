@@ -8,6 +8,7 @@ use infradev_layers::Tree;
 use infradev_recipes::{Action, NodeIndex, Progress, StepRecord};
 use infradev_store::{ActionRecord, LayerId, Lock, Mode, StepKey};
 
+use super::super::survey::shared_label;
 use super::super::{BuildError, Product, Workshop, base, files, io, sdist, skeleton, source, step, wheel};
 use super::{BuildOptions, Prepared};
 use crate::ui;
@@ -43,36 +44,51 @@ impl Done {
         let layer = *record.layers.first()?;
         Some(Done::Made { layer, outputs: record.outputs.clone(), built, record: Arc::new(record) })
     }
+
+    fn into_record(self) -> Option<Arc<ActionRecord>> {
+        match self {
+            Done::Made { record, .. } => Some(record),
+            Done::Failed { .. } => None,
+        }
+    }
 }
 
 pub(super) fn execute(
     workshop: &Workshop<'_>,
     ready: Ready,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) -> Result<Done, BuildError> {
-    if let Some(done) = look_up(workshop, &ready.key)? {
+    let label = ready.prepared.plan.node(ready.index).label.clone();
+    let again = options.rebuild.as_ref().is_some_and(|pattern| pattern.matches(shared_label(&label)));
+    if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
         return Ok(done);
     }
     if options.require_hit {
         return Err(BuildError::Miss);
     }
-    let label = ready.prepared.plan.node(ready.index).label.clone();
     let locks = workshop.store.layout().cache("locks");
     std::fs::create_dir_all(&locks).map_err(io("create", &locks))?;
     let lock_path = locks.join(ready.key.to_hex());
     // Another process may be running the step; whoever has the lock second finds its result.
     let _lock = Lock::wait(&lock_path, Mode::Exclusive)?;
-    if let Some(done) = look_up(workshop, &ready.key)? {
+    let before = look_up(workshop, &ready.key)?;
+    if let Some(done) = before.clone().filter(|_| !again) {
         return Ok(done);
     }
+    let before = before.and_then(Done::into_record);
     let ui = &workshop.session.ui;
     ui.started(&label);
     let began = Instant::now();
-    let committed = make(workshop, &ready).and_then(|product| commit(workshop, &ready, product, began));
+    let committed =
+        make(workshop, &ready).and_then(|product| commit(workshop, &ready, product, before, began));
     let _harmless_if_it_stays = std::fs::remove_file(&lock_path);
     match committed {
-        Ok((record, bytes)) => {
+        Ok((record, made, bytes)) => {
             ui.finished(&label, "built", &ui::bytes(bytes));
+            let layer = record.layers[0];
+            if made != layer {
+                ui.warn(format!("`{label}` gave another layer than before; {layer} stays (compare them with `infradev layer diff {layer} {made}` before `gc`)"));
+            }
             Ok(Done::of(record, true).expect("a committed step has a layer"))
         }
         Err(error) => {
@@ -140,22 +156,25 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
     }
 }
 
-/// Makes the product visible with its record; returns the record and the sizes of the layer's files together.
+/// Makes the product visible with its record; returns the record, the layer that was made, and the sizes of its
+/// files together.
+///
+/// A key that had another layer before keeps that, since others stand on it; the new layer is noted.
 fn commit(
     workshop: &Workshop<'_>,
     ready: &Ready,
     product: Product<'_>,
+    before: Option<Arc<ActionRecord>>,
     began: Instant,
-) -> Result<(ActionRecord, u64), BuildError> {
+) -> Result<(ActionRecord, LayerId, u64), BuildError> {
     let Product { ingest, tree, outputs, downloaded } = product;
     let layer = ingest.put_layer(&tree.encode())?;
     let node = ready.prepared.plan.node(ready.index);
-    // Labels begin with the task, but the step is everybody's.
-    let label = node.label.split_once(' ').map_or(node.label.as_str(), |(_, label)| label);
-    let record = ActionRecord {
+    let made = ActionRecord {
         key: ready.key,
         kind: ready.record.kind().to_owned(),
-        label: label.to_owned(),
+        // Labels begin with the task, but the step is everybody's.
+        label: shared_label(&node.label).to_owned(),
         record: serde_json::to_value(&ready.record).expect("plain data"),
         layers: vec![layer],
         outputs,
@@ -164,8 +183,20 @@ fn commit(
         built: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs() as i64),
         nondeterministic: vec![],
     };
+    let record = match before {
+        None => made,
+        Some(before) if before.layers == made.layers => {
+            ActionRecord { nondeterministic: before.nondeterministic.clone(), ..made }
+        }
+        Some(before) => {
+            let mut kept = ActionRecord::clone(&before);
+            kept.nondeterministic.retain(|other| *other != layer);
+            kept.nondeterministic.push(layer);
+            kept
+        }
+    };
     ingest.put_step(record.clone());
     ingest.commit()?;
     let _stays_until_the_lease_ends = workshop.lease.hold(&record.layers)?;
-    Ok((record, tree.apparent_bytes()))
+    Ok((record, layer, tree.apparent_bytes()))
 }

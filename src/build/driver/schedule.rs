@@ -124,7 +124,7 @@ pub(super) fn work(
     workshop: &Workshop<'_>,
     schedule: &Mutex<Schedule>,
     wake: &Condvar,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) {
     let lock = || schedule.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     loop {
@@ -172,7 +172,7 @@ fn settle(
     job: Job,
     key: StepKey,
     result: Result<Done, BuildError>,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) {
     let waiting = guard.running.remove(&key).unwrap_or_default();
     let done = match result {
@@ -197,7 +197,7 @@ fn fail(
     job: Job,
     key: Option<StepKey>,
     failed: Failed,
-    options: BuildOptions,
+    options: &BuildOptions,
 ) {
     let is_new = matches!(failed, Failed::Itself(_));
     guard.plans[job.0].failed.insert(job.1, failed);

@@ -183,6 +183,27 @@ fn relock(place: &Place, packages: &[&Package]) {
 }
 
 #[test]
+fn a_disk_that_cannot_hold_the_build() {
+    if lacks(Need::Sandbox) {
+        return;
+    }
+    let place = built();
+    let package = wheel("third", "1.0", &[("third.py", "")]);
+    let size = format!("size = {},", package.bytes.len());
+    place.write(
+        "demo/locks/pylock.one-cpu.toml",
+        lock_of(&place, &[&package]).replace(&size, "size = 1000000000000000,"),
+    );
+    let before = place.contents();
+    let refused = place.run(&["build", TASK]);
+    assert_eq!(refused.status, 3, "{}", refused.stderr);
+    let expected = "error: the build needs about 4000 TB of disk, and the store's file system has ";
+    assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+    assert!(refused.stderr.contains("hint: `infradev gc --dry-run` shows what can go"), "{}", refused.stderr);
+    assert!(place.contents() == before, "nothing was begun");
+}
+
+#[test]
 fn a_wheel_that_is_not_what_the_lock_names() {
     if lacks(Need::Sandbox) {
         return;

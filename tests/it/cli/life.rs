@@ -143,3 +143,32 @@ fn removing_a_task_and_collecting_gives_the_bytes_back() {
     assert!(left < one + 100_000, "{left} bytes are left of {both}, {one} before");
     place.assert_whole();
 }
+
+#[test]
+fn a_rebuild_finds_steps_that_are_not_deterministic() {
+    if lacks(Need::Sandbox) {
+        return;
+    }
+    let place = Place::new(User::Caller);
+    place.edit("demo/project.toml", "&& ls native", "&& cat /proc/sys/kernel/random/uuid");
+    place.ok(&["build", TASK]);
+    let before = place.sh("cat native/out.so");
+    // Wheels, sources and skeletons give what they gave.
+    let again = place.run(&["build", TASK, "--rebuild", "{wheel*,source*,skeleton*}"]);
+    assert_eq!(again.status, 0, "{}", again.stderr);
+    assert!(again.stderr.contains("4 steps built"), "{}", again.stderr);
+    assert!(!again.stderr.contains("another layer"), "{}", again.stderr);
+    assert!(place.ok(&["why", TASK]).starts_with("every step is in the store"));
+    let again = place.run(&["build", TASK, "--rebuild", "build *"]);
+    assert!(again.stderr.contains("`demo/one build native` gave another layer"), "{}", again.stderr);
+    assert!(place.ok(&["why", TASK]).contains("gave 2 different layers for one key"));
+    // What stands on the first layer keeps it.
+    assert_eq!(place.sh("cat native/out.so"), before);
+    let (_, command) = again.stderr.split_once("`infradev layer diff ").expect("it says how to compare them");
+    let (layers, _) = command.split_once('`').expect("a command");
+    let arguments: Vec<&str> = ["layer", "diff"].into_iter().chain(layers.split(' ')).collect();
+    assert_eq!(place.ok(&arguments), "M /workspace/demo/native/out.so  (content)\n");
+    place.ok(&["gc"]);
+    assert_eq!(place.run(&arguments).status, 2, "nothing needs the second layer");
+    place.assert_whole();
+}
