@@ -32,7 +32,8 @@ pub fn default_back_end(store: &Store) -> BackEnd {
 /// Mounts an image of nothing over the store's objects, detached: gone as soon as it is there.
 fn trial_image(store: &Store) -> Result<(), Box<dyn std::error::Error>> {
     let image = store.layout().cache("trial.erofs");
-    if !image.exists() {
+    // An empty one is what a power cut left.
+    if !image.metadata().is_ok_and(|metadata| metadata.len() > 0) {
         let temporary = store.layout().cache(&format!("trial.{}", std::process::id()));
         let mut file = std::fs::File::create(&temporary)?;
         infradev_layers::write_image(&infradev_layers::merge([]), &mut file)?;

@@ -18,6 +18,7 @@
 //! A stub has no data, only metadata in the order in which it was made, so a journal never keeps a pool name
 //! of an incomplete one. A pool file with one link is in no tree and may be removed at any time.
 
+mod check;
 mod plan;
 mod pool;
 
@@ -36,6 +37,7 @@ use rustix::io::Errno;
 use crate::entry::{Content, Entry, Kind, Metadata};
 use crate::path::TreePath;
 use crate::tree::Tree;
+pub use check::differing_stub;
 use plan::{Child, Plan};
 use pool::Pool;
 

@@ -133,6 +133,29 @@ impl Environment {
         }
     }
 
+    /// Finds an environment to remove it: its state may be damaged.
+    pub fn open_to_remove(store: &Store, name: &str) -> Result<Self, EnvironmentError> {
+        match Self::open(store, name) {
+            Err(EnvironmentError::Store(_)) => {
+                let state = EnvironmentState {
+                    schema: 1,
+                    layers: vec![],
+                    task: "unknown".to_owned(),
+                    back_end: BackEnd::Stub,
+                    mapping: Mapping::Host,
+                    variables: Default::default(),
+                    directory: PathBuf::from("/"),
+                    host_base: false,
+                    discarded_with: None,
+                    created: 0,
+                };
+                let path = store.layout().environments().join(name);
+                Ok(Self { name: name.to_owned(), path, state })
+            }
+            other => other,
+        }
+    }
+
     /// Lists all environments by name.
     pub fn all(store: &Store) -> Result<Vec<Self>, EnvironmentError> {
         let directory = store.layout().environments();
@@ -152,6 +175,13 @@ impl Environment {
             }
         }
         Ok(all)
+    }
+
+    /// Reads the environments that can be read.
+    pub fn readable(store: &Store) -> Vec<Self> {
+        let entries = fs::read_dir(store.layout().environments()).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Self::open(store, &name).ok()).collect()
     }
 
     /// Takes the environment for one mount at a time: two mounts of one upper are undefined in overlayfs.
@@ -207,11 +237,8 @@ fn check_name(name: &str) -> Result<(), EnvironmentError> {
 
 /// Removes the environments of commands that died before they could, and what a killed removal left.
 pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
-    for entry in fs::read_dir(store.layout().environments()).into_iter().flatten().flatten() {
-        // One that cannot be read is kept, stops collections, and is named by a verification.
-        let Ok(environment) = Environment::open(store, &entry.file_name().to_string_lossy()) else {
-            continue;
-        };
+    // One that cannot be read is kept, stops collections, and is named by a verification.
+    for environment in Environment::readable(store) {
         if let Some(lease) = &environment.state.discarded_with
             && !store.is_lease_alive(lease)?
             && let Ok(_lock) = environment.lock()

@@ -40,6 +40,12 @@ impl Store {
         self.index().step(key)
     }
 
+    /// Lists the keys of all records, readable or not.
+    pub fn record_keys(&self) -> Result<Vec<StepKey>> {
+        let names = crate::lease::names(&self.layout().directory("steps"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
     /// Reads the record of `key` from its file; `None` if there is none.
     pub fn record(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
         read_json(&self.layout().step(key))

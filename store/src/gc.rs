@@ -7,13 +7,17 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::{Context, Error, Result};
 use crate::ingest::disk_bytes;
 use crate::lease::{live_leases, names};
-use crate::lock::{Lock, Mode};
+use crate::lock::Lock;
 use crate::roots::file_roots;
 use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
+
+/// Commits hold their lock for as long as some renames take; who holds it longer is stopped.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a collection would remove.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub struct GcPlan {
     pub derived: Vec<PathBuf>,
     /// Bytes on disk of all of these.
     pub bytes: u64,
+    /// How long to wait for other commands to pause their commits, which take moments.
+    pub patience: Duration,
     known: HashSet<LayerId>,
 }
 
@@ -65,6 +71,7 @@ impl Store {
             return Err(Error::NoRoots { path: self.layout().root().to_owned() });
         }
         let mut plan = GcPlan { roots: live.roots, live_layers: live.layers.len(), ..GcPlan::default() };
+        plan.patience = PATIENCE;
         let needed = self.objects_of(live.layers.iter().copied())?;
         plan.layers = present.iter().filter(|layer| !live.layers.contains(layer)).copied().collect();
         for layer in &plan.layers {
@@ -72,9 +79,7 @@ impl Store {
         }
         let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
         plan.known = present.into_iter().collect();
-        let records = names(&self.layout().directory("steps"))?;
-        let keys = records.iter().filter_map(|name| name.parse().ok());
-        plan.steps = keys.filter(|key| self.is_record_of(key, &dead)).collect();
+        plan.steps = self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
         self.for_each_object(|object, metadata| {
             if !needed.contains_key(&object) {
                 plan.bytes += disk_bytes(metadata);
@@ -93,7 +98,7 @@ impl Store {
         self.writable()?;
         let mut done = GcDone::default();
         {
-            let _commit = Lock::wait(&self.layout().commit_lock(), Mode::Exclusive)?;
+            let _commit = Lock::wait_at_most(&self.layout().commit_lock(), plan.patience)?;
             let live = self.live(own)?;
             let new = self.layers()?.into_iter().filter(|layer| !plan.known.contains(layer));
             let needed = self.objects_of(live.layers.iter().copied().chain(new))?;
@@ -129,6 +134,28 @@ impl Store {
         done.freed += freed;
         done.waiting = waiting;
         Ok(done)
+    }
+
+    /// Forgets a layer that nothing needs, with the records that name it; returns whether nothing needed it.
+    /// Its objects stay for the next collection.
+    pub fn forget_layer(&self, layer: &LayerId, own: &Lease) -> Result<bool> {
+        self.writable()?;
+        let _commit = Lock::wait_at_most(&self.layout().commit_lock(), PATIENCE)?;
+        if self.live(own)?.layers.contains(layer) {
+            return Ok(false);
+        }
+        let dead = HashSet::from([*layer]);
+        let steps: Vec<StepKey> =
+            self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
+        self.index().remove(&[*layer])?;
+        self.remove_steps(&steps)?;
+        self.disk().remove_tree(&self.layout().layer(layer))?;
+        Ok(true)
+    }
+
+    /// Lists what running commands claim, by lease.
+    pub fn claimed_layers(&self) -> Result<Vec<Vec<LayerId>>> {
+        Ok(live_leases(self.layout(), "")?.into_iter().map(|lease| lease.layers).collect())
     }
 
     fn live(&self, own: &Lease) -> Result<Live> {

@@ -49,7 +49,7 @@ impl Index {
     fn connect(layout: &Layout, disk: &Disk) -> Result<Self> {
         let path = layout.index();
         let opened = Connection::open(&path).and_then(|mut connection| {
-            connection.busy_timeout(std::time::Duration::from_secs(30))?;
+            connection.busy_timeout(std::time::Duration::from_secs(5))?;
             connection.pragma_update(None, "journal_mode", "wal")?;
             // Full: a removed row must not come back after a power cut, when its layer has gone.
             connection.pragma_update(None, "synchronous", "full")?;
@@ -174,6 +174,9 @@ impl Index {
                 self.remake()?;
                 self.transaction(add)
             }
+            // A process was stopped in the middle of a transaction. The files are there; without their rows they
+            // are found by the next one that makes them.
+            Err(Error::Index { source, .. }) if is_busy(&source) => Ok(()),
             other => other,
         }
     }
@@ -281,10 +284,11 @@ impl Index {
         }
     }
 
-    /// Removes rows; a damaged index loses all of its rows instead. The caller holds the commit lock.
+    /// Removes rows; an index that is damaged, or held by a stopped process, loses all of its rows instead. The
+    /// caller holds the commit lock.
     fn removal(&mut self, work: impl Fn(&rusqlite::Transaction<'_>) -> rusqlite::Result<()>) -> Result<()> {
         match self.transaction(work) {
-            Err(Error::Index { source, .. }) if is_damage(&source) => self.renew(),
+            Err(Error::Index { source, .. }) if is_damage(&source) || is_busy(&source) => self.renew(),
             other => other,
         }
     }
@@ -349,6 +353,11 @@ fn insert(
         }
     }
     Ok(())
+}
+
+fn is_busy(error: &rusqlite::Error) -> bool {
+    use rusqlite::ErrorCode::{DatabaseBusy, DatabaseLocked};
+    matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
 }
 
 fn is_damage(error: &rusqlite::Error) -> bool {

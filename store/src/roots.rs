@@ -82,6 +82,15 @@ impl Store {
         }
     }
 
+    /// Returns which root is in the file at `path`; none if it is not that of a task or pin.
+    pub fn root_at(&self, path: &Path) -> Option<(RootKind, String)> {
+        let name = unescape(path.file_name()?.to_str()?.strip_suffix(".json")?);
+        [RootKind::Task, RootKind::Pin]
+            .into_iter()
+            .find(|kind| self.root_file(*kind, &name) == path)
+            .map(|kind| (kind, name))
+    }
+
     /// Lists the names of the roots of one kind.
     pub fn root_names(&self, kind: RootKind) -> Result<Vec<String>> {
         let names = crate::lease::names(&self.layout().directory(kind.directory()))?;

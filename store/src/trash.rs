@@ -90,6 +90,16 @@ impl Store {
         Ok((freed, waiting))
     }
 
+    /// Lists the objects in the trash.
+    pub(crate) fn thrown_away(&self) -> Result<Vec<(PathBuf, ObjectId)>> {
+        let mut objects = vec![];
+        for batch in self.batches()? {
+            let names = names(&batch)?;
+            objects.extend(names.iter().filter_map(|name| Some((batch.join(name), name.parse().ok()?))));
+        }
+        Ok(objects)
+    }
+
     fn batches(&self) -> Result<Vec<PathBuf>> {
         let trash = self.layout().directory("trash");
         Ok(names(&trash)?.iter().map(|name| trash.join(name)).collect())

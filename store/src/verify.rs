@@ -28,6 +28,8 @@ pub enum Subject {
     Object(ObjectId),
     /// The encoding of a layer.
     Layer(LayerId),
+    /// A thrown-away object.
+    Trash(PathBuf),
     /// An action record.
     Record(StepKey),
     /// A file that says what must stay.
@@ -45,6 +47,7 @@ impl std::fmt::Display for Subject {
         match self {
             Subject::Object(object) => write!(formatter, "object {object}"),
             Subject::Layer(layer) => write!(formatter, "layer {layer}"),
+            Subject::Trash(path) => write!(formatter, "trash {}", path.display()),
             Subject::Record(key) => write!(formatter, "record {key}"),
             Subject::Root(path) => write!(formatter, "root {}", path.display()),
             Subject::Index => write!(formatter, "index"),
@@ -142,9 +145,30 @@ impl Store {
                 Err(error) => report.note_unchecked(Subject::Object(*object), error.to_string()),
             }
         }
-        self.for_each_object(|object, _| {
-            report.unneeded_objects += u64::from(!needed.contains_key(&object));
+        let mut unneeded = vec![];
+        self.for_each_object(|object, metadata| {
+            if !needed.contains_key(&object) {
+                unneeded.push((object, metadata.len()));
+            }
         })?;
+        report.unneeded_objects = unneeded.len() as u64;
+        if depth == Depth::ReadData {
+            // The next layer that has one of these would take it as it is.
+            let check = |(object, size): &(ObjectId, u64)| {
+                (*object, self.check_object(object, *size, depth, progress))
+            };
+            let results: Vec<_> = unneeded.par_iter().map(check).collect();
+            for (object, result) in results {
+                match result {
+                    Ok(Ok(read)) => report.bytes_read += read,
+                    // A collection took it since.
+                    _ if fs::symlink_metadata(self.layout().object(&object)).is_err() => {}
+                    Ok(Err(detail)) => report.note_damage(Subject::Object(object), detail, vec![]),
+                    Err(error) => report.note_unchecked(Subject::Object(object), error.to_string()),
+                }
+            }
+            self.check_trash(&mut report, progress)?;
+        }
         Ok(report)
     }
 
@@ -169,8 +193,7 @@ impl Store {
     }
 
     fn check_records(&self, report: &mut Report) -> Result<()> {
-        for name in crate::lease::names(&self.layout().directory("steps"))? {
-            let Ok(key) = name.parse::<StepKey>() else { continue };
+        for key in self.record_keys()? {
             match self.record(&key) {
                 Ok(Some(ActionRecord { key: found, .. })) if found != key => {
                     let detail = format!("it is the record of {found}");
@@ -181,6 +204,25 @@ impl Store {
                     report.note_damage(Subject::Record(key), detail, vec![]);
                 }
                 Err(error) => report.note_unreadable(Subject::Record(key), error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what a commit would take back from the trash.
+    fn check_trash(&self, report: &mut Report, progress: &dyn Progress) -> Result<()> {
+        for (path, object) in self.thrown_away()? {
+            match File::open(&path).and_then(|file| hash_file(file, progress)) {
+                Ok(found) if found == object => {}
+                Ok(found) => {
+                    let detail = format!("its bytes hash to {found}");
+                    report.note_damage(Subject::Trash(path), detail, vec![]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) if is_misplaced(&error) => {
+                    report.note_damage(Subject::Trash(path), "it is not a regular file".to_owned(), vec![]);
+                }
+                Err(error) => report.note_unchecked(Subject::Trash(path), error.to_string()),
             }
         }
         Ok(())

@@ -14,6 +14,8 @@ pub(super) enum Fault {
     Kill,
     /// Half of what it writes is written, and the process is killed.
     Tear,
+    /// The process stops before it, until it is told to go on.
+    Stop,
     /// It fails with this error number, once.
     Fail(i32),
     /// It and all later ones that take room fail: the disk is full.
@@ -67,9 +69,12 @@ fn takes_room(change: &Change<'_>) -> bool {
     !matches!(change, Change::Rename { .. } | Change::Remove { .. })
 }
 
+fn send(signal: rustix::process::Signal) {
+    rustix::process::kill_process(rustix::process::getpid(), signal).expect("the own process");
+}
+
 fn die() -> ! {
-    let own = rustix::process::getpid();
-    rustix::process::kill_process(own, rustix::process::Signal::KILL).expect("the own process");
+    send(rustix::process::Signal::KILL);
     loop {
         std::thread::park();
     }
@@ -83,6 +88,10 @@ impl Faults for Bench {
             Fault::Full if number >= self.at && takes_room(change) => tear(change, ENOSPC),
             Fault::Fail(error) if number == self.at => tear(change, error),
             Fault::Kill if number == self.at => die(),
+            Fault::Stop if number == self.at => {
+                send(rustix::process::Signal::STOP);
+                Ok(())
+            }
             Fault::Tear if number == self.at => {
                 let _half_of_it = tear(change, 0);
                 die()

@@ -20,7 +20,7 @@ use crate::support::{Need, lacks, long, work_directory};
 const CHILD: &str = "INFRADEV_TEST_CHILD";
 
 /// Where stores of killed processes lie: a kill loses nothing that was written, so memory will do.
-fn directory() -> tempfile::TempDir {
+pub(super) fn directory() -> tempfile::TempDir {
     let memory = PathBuf::from("/dev/shm");
     let place = if memory.is_dir() && !long() { memory } else { work_directory() };
     tempfile::tempdir_in(&place).or_else(|_| tempfile::tempdir_in(work_directory())).expect("a directory")
@@ -38,8 +38,14 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
+pub(super) fn system(program: &str, arguments: &[&str]) {
+    let output = Command::new(program).args(arguments).output().expect("it starts");
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {arguments:?}: {talk}");
+}
+
 /// The command that runs `scene` on `root` in a process of its own.
-fn child_command(scene: Scene, root: &Path, at: usize, fault: &str, tracer: &[&str]) -> Command {
+pub(super) fn child_command(scene: Scene, root: &Path, at: usize, fault: &str, tracer: &[&str]) -> Command {
     let program = std::env::current_exe().expect("this program");
     let arguments = ["--exact", "store::kills::child", "--nocapture"];
     let mut command = match tracer.split_first() {
@@ -65,18 +71,19 @@ fn child() {
     let fault = match word() {
         "kill" => Fault::Kill,
         "tear" => Fault::Tear,
+        "stop" => Fault::Stop,
         _ => Fault::Kill,
     };
     scene.act(Path::new(word()), Arc::new(Bench::new(at, fault))).expect("the operation");
 }
 
-fn was_killed(status: ExitStatus) -> bool {
+pub(super) fn was_killed(status: ExitStatus) -> bool {
     // 137: strace passes a signal on, or says it like a shell.
     status.signal() == Some(9) || status.code() == Some(137)
 }
 
 /// Checks what a killed process left, does the same again, and collects.
-fn assert_recovers(scene: Scene, root: &Path, context: &str) {
+pub(super) fn assert_recovers(scene: Scene, root: &Path, context: &str) {
     let begun = std::panic::catch_unwind(|| {
         let store = Store::open(root, Access::Write).expect("it opens again");
         scene.assert_nothing_lost(&store);

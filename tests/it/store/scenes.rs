@@ -26,7 +26,7 @@ pub(super) enum Scene {
     Revive,
     /// A damaged object and a damaged layer are written anew.
     Repair,
-    /// A damaged index and a damaged record are made anew.
+    /// A damaged record and the index are made anew.
     Mirror,
     /// A collection.
     Collect,
@@ -158,12 +158,6 @@ impl Scene {
             Scene::Mirror => {
                 let step = record("kept", kept()).key;
                 overwrite(&store.layout().step(&step), b"{");
-                drop(store);
-                // Beyond the first page, which is read at every opening.
-                let index = root.join("index.db");
-                let mut bytes = fs::read(&index).expect("an own file");
-                bytes[8192..].fill(0x5a);
-                fs::write(&index, bytes).expect("an own file");
             }
             _ => {}
         }
@@ -178,14 +172,14 @@ impl Scene {
                 let lease = store.lease("ingest")?;
                 let ingest = store.ingest(&lease)?;
                 let large = vec![7; LARGE];
-                let contents: [&[u8]; 5] = [SHARED, b"new one", b"new two", &large, b"new one"];
+                let contents: [&[u8]; 6] = [SHARED, LOST, b"new one", b"new two", &large, b"new one"];
                 for content in contents {
                     match ingest.put(&mut &*content) {
                         Err(infradev_store::PutError::Store(error)) => return Err(error),
                         other => drop(other.expect("memory reads")),
                     }
                 }
-                for (name, own) in [("first", &contents[..2]), ("second", &contents[1..4])] {
+                for (name, own) in [("first", &contents[..3]), ("second", &contents[2..5])] {
                     let layer = ingest.put_layer(&tree(name, own).encode())?;
                     ingest.put_step(record(name, layer));
                 }
@@ -197,8 +191,8 @@ impl Scene {
                 commit(&store, "kept", &[SHARED, KEPT])?;
             }
             Scene::Mirror => {
-                store.repair_index()?;
                 store.repair_record(&record("kept", kept()).key)?;
+                store.repair_index()?;
             }
             Scene::Collect => drop(collect(&store)?),
             Scene::Root => {
