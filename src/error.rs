@@ -134,7 +134,7 @@ impl From<infradev_store::Error> for CommandError {
             ),
             E::UnreadableRoot { .. } => (
                 Kind::Infrastructure,
-                Some("nothing was removed; repair or delete this file, then try again"),
+                Some("nothing was removed; `infradev verify --repair` mends it, or says what to do"),
             ),
             E::Busy { .. } => (
                 Kind::Infrastructure,

@@ -9,10 +9,13 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use rayon::prelude::*;
+
 use crate::error::{Context, Error, Result};
 use crate::ingest::disk_bytes;
 use crate::lease::{live_leases, names};
 use crate::lock::Lock;
+use crate::references::read_head;
 use crate::roots::file_roots;
 use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
 
@@ -39,6 +42,8 @@ pub struct GcPlan {
     /// How long to wait for other commands to pause their commits, which take moments.
     pub patience: Duration,
     known: HashSet<LayerId>,
+    /// The objects of the live layers, which were read whole.
+    needed: HashMap<LayerId, Vec<ObjectId>>,
 }
 
 /// What a collection removed.
@@ -72,7 +77,8 @@ impl Store {
         }
         let mut plan = GcPlan { roots: live.roots, live_layers: live.layers.len(), ..GcPlan::default() };
         plan.patience = PATIENCE;
-        let needed = self.objects_of(live.layers.iter().copied())?;
+        self.add_needs(live.layers.iter().copied(), &mut plan.needed)?;
+        let needed: HashSet<ObjectId> = plan.needed.values().flatten().copied().collect();
         plan.layers = present.iter().filter(|layer| !live.layers.contains(layer)).copied().collect();
         for layer in &plan.layers {
             plan.bytes += self.encoding_bytes(layer)?;
@@ -81,7 +87,7 @@ impl Store {
         plan.known = present.into_iter().collect();
         plan.steps = self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
         self.for_each_object(|object, metadata| {
-            if !needed.contains_key(&object) {
+            if !needed.contains(&object) {
                 plan.bytes += disk_bytes(metadata);
                 plan.objects.push(object);
             }
@@ -94,14 +100,16 @@ impl Store {
     }
 
     /// Carries out `plan`, less what became live since.
-    pub fn gc(&self, plan: GcPlan, own: &Lease) -> Result<GcDone> {
+    pub fn gc(&self, mut plan: GcPlan, own: &Lease) -> Result<GcDone> {
         self.writable()?;
         let mut done = GcDone::default();
         {
             let _commit = Lock::wait_at_most(&self.layout().commit_lock(), plan.patience)?;
             let live = self.live(own)?;
             let new = self.layers()?.into_iter().filter(|layer| !plan.known.contains(layer));
-            let needed = self.objects_of(live.layers.iter().copied().chain(new))?;
+            let all = live.layers.iter().copied().chain(new);
+            self.add_needs(all, &mut plan.needed)?;
+            let needed: HashSet<ObjectId> = plan.needed.values().flatten().copied().collect();
             let layers: Vec<LayerId> =
                 plan.layers.into_iter().filter(|layer| !live.layers.contains(layer)).collect();
             let dead: HashSet<LayerId> = layers.iter().copied().collect();
@@ -120,7 +128,7 @@ impl Store {
             }
             done.layers = layers.len();
             let batch = self.new_batch(own)?;
-            for object in plan.objects.iter().filter(|object| !needed.contains_key(object)) {
+            for object in plan.objects.iter().filter(|object| !needed.contains(object)) {
                 done.objects += usize::from(self.discard(object, &batch)?);
             }
             self.close_batch(&batch, own)?;
@@ -178,20 +186,31 @@ impl Store {
         Ok(live)
     }
 
-    /// Returns the objects of `layers`, with their sizes. A layer that is absent needs nothing; one that cannot
-    /// be read is an error.
-    fn objects_of(&self, layers: impl Iterator<Item = LayerId>) -> Result<HashMap<ObjectId, u64>> {
-        let mut objects = HashMap::new();
-        for layer in layers {
-            match self.references(&layer) {
-                Ok(references) => {
-                    objects.extend(references.iter().map(|reference| (reference.object, reference.size)))
-                }
-                Err(Error::NoLayer(_)) => {}
-                Err(error) => return Err(error),
+    /// Adds the objects of `layers` to `needs`. A layer that is absent needs nothing; one that is damaged is an
+    /// error, so all bytes are read: a flipped bit in its table would give the wrong objects away.
+    fn add_needs(
+        &self,
+        layers: impl Iterator<Item = LayerId>,
+        needs: &mut HashMap<LayerId, Vec<ObjectId>>,
+    ) -> Result<()> {
+        let new: Vec<LayerId> = layers.filter(|layer| !needs.contains_key(layer)).collect();
+        let read = |layer: &LayerId| {
+            let unreadable = |detail| Error::UnreadableRoot { path: self.layout().layer(layer), detail };
+            match self.layer(layer) {
+                Ok(encoding) => match read_head(&encoding) {
+                    Ok((references, _)) => {
+                        Ok((*layer, references.iter().map(|reference| reference.object).collect()))
+                    }
+                    Err(error) => Err(unreadable(error.to_string())),
+                },
+                Err(Error::NoLayer(_)) => Ok((*layer, vec![])),
+                Err(Error::DamagedLayer { detail, .. }) => Err(unreadable(detail)),
+                Err(error) => Err(error),
             }
-        }
-        Ok(objects)
+        };
+        let found: Vec<_> = new.par_iter().map(read).collect::<Result<_>>()?;
+        needs.extend(found);
+        Ok(())
     }
 
     /// Calls `visit` with every object in the store.

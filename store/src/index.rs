@@ -320,8 +320,11 @@ fn failure(layout: &Layout, source: rusqlite::Error) -> Error {
     let path = layout.index();
     let is_full =
         || rustix::fs::statfs(layout.root()).is_ok_and(|statfs| statfs.f_bavail == 0 || statfs.f_ffree == 0);
+    let code = source.sqlite_error().map(|error| error.extended_code);
     match source.sqlite_error_code() {
         Some(DiskFull) => Error::NoSpace { path },
+        // The memory that SQLite shares between processes is a file, too.
+        Some(SystemIoFailure) if code == Some(rusqlite::ffi::SQLITE_IOERR_SHMSIZE) => Error::NoSpace { path },
         Some(ReadOnly) => Error::ReadOnly { path: layout.root().to_owned() },
         // SQLite's own files could not be made.
         Some(CannotOpen | SystemIoFailure) if is_full() => Error::NoSpace { path },

@@ -58,8 +58,16 @@ pub struct Ingest<'a> {
 struct NewLayer {
     row: LayerRow,
     references: Vec<references::Reference>,
-    /// `None` for a layer that the store has.
-    staged: Option<PathBuf>,
+    encoded: Encoded,
+}
+
+/// Where the encoding of a layer is until its commit.
+#[derive(Debug)]
+enum Encoded {
+    /// Staged, compressed.
+    New(PathBuf),
+    /// In the store; and here, since a collection may take it until a lease names it.
+    Known(Vec<u8>),
 }
 
 /// What a commit did.
@@ -141,16 +149,19 @@ impl Ingest<'_> {
         let (references, _) = references::read_head(encoding)?;
         let bytes = references.iter().map(|reference| reference.size).sum();
         let row = LayerRow { layer, objects: references.len() as u64, bytes };
-        let staged = if self.store.has_layer(&layer) && self.store.trusts_layer(&layer) {
-            None
-        } else {
-            let (path, mut file) = self.create()?;
-            let compressed = zstd::bulk::compress(encoding, ENCODING_LEVEL).at("compress", &path)?;
-            file.write_all(&compressed).at("write", &path)?;
-            Some(path)
+        let encoded = match self.store.has_layer(&layer) && self.store.trusts_layer(&layer) {
+            true => Encoded::Known(encoding.to_vec()),
+            false => Encoded::New(self.stage(encoding)?.0),
         };
-        unpoisoned(&self.layers).push(NewLayer { row, references, staged });
+        unpoisoned(&self.layers).push(NewLayer { row, references, encoded });
         Ok(layer)
+    }
+
+    fn stage(&self, encoding: &[u8]) -> Result<(PathBuf, DiskFile)> {
+        let (path, mut file) = self.create()?;
+        let compressed = zstd::bulk::compress(encoding, ENCODING_LEVEL).at("compress", &path)?;
+        file.write_all(&compressed).at("write", &path)?;
+        Ok((path, file))
     }
 
     /// Returns where the content of an object of this batch, or of the store, can be read now.
@@ -193,10 +204,17 @@ impl Ingest<'_> {
                 }
             }
             for layer in &layers {
-                if let Some(path) = &layer.staged {
-                    self.name_layer(path, &layer.row.layer)?;
-                    committed.layers += 1;
+                match &layer.encoded {
+                    Encoded::New(path) => self.name_layer(path, &layer.row.layer)?,
+                    Encoded::Known(_) if self.store.has_layer(&layer.row.layer) => continue,
+                    // Collected since it was put, as nothing needed it then.
+                    Encoded::Known(encoding) => {
+                        let (path, file) = self.stage(encoding)?;
+                        file.sync().at("sync", &path)?;
+                        self.name_layer(&path, &layer.row.layer)?;
+                    }
                 }
+                committed.layers += 1;
             }
             for (path, name) in &steps_staged {
                 self.replace(path, name)?;
