@@ -75,11 +75,10 @@ impl Store {
     pub fn remove_root(&self, kind: RootKind, name: &str) -> Result<bool> {
         self.writable()?;
         let path = self.root_file(kind, name);
-        match self.disk().remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).at("remove", &path),
-        }
+        let is_there = fs::symlink_metadata(&path).is_ok();
+        // Whatever a failing disk made of the file.
+        self.disk().remove_tree(&path)?;
+        Ok(is_there)
     }
 
     /// Returns which root is in the file at `path`; none if it is not that of a task or pin.
