@@ -62,7 +62,7 @@ impl Index {
             Ok(connection) => {
                 Ok(Self { connection, layout: layout.clone(), disk: disk.clone(), is_writable: true })
             }
-            Err(error) if is_damage(&error) || path.is_dir() => {
+            Err(error) if is_damage(&error) || is_busy(&error) || path.is_dir() => {
                 Self::discard(layout, disk)?;
                 Self::connect(layout, disk)
             }
@@ -85,7 +85,11 @@ impl Index {
         if !self.is_filled()? {
             // Beside a collection, rows of layers that it removes could come back.
             let _commit = crate::lock::Lock::wait(&self.layout.commit_lock(), crate::lock::Mode::Shared)?;
-            self.rebuild()?;
+            return match self.rebuild() {
+                // A process was stopped in the middle of a transaction: until the next opening, more is a miss.
+                Err(Error::Index { source, .. }) if is_busy(&source) => Ok(()),
+                other => other,
+            };
         }
         Ok(())
     }

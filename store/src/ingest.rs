@@ -247,6 +247,8 @@ impl Ingest<'_> {
                 Ok(())
             }
             None if self.store.revive(&reference.object)? => Ok(()),
+            // Another process took it back in between.
+            None if self.is_object(&reference.object, reference.size) => Ok(()),
             None => Err(Error::NoObject(reference.object)),
         }
     }

@@ -57,6 +57,16 @@ impl Lock {
         }
     }
 
+    /// Takes the exclusive lock on a directory if nobody holds it.
+    pub(crate) fn attempt_directory(path: &Path) -> Result<Option<Self>> {
+        let file = File::open(path).at("open", path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).at("lock", path),
+        }
+    }
+
     /// The locked file.
     pub fn file(&self) -> &File {
         &self.file

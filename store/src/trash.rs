@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
 use crate::lease::{live_leases, names};
+use crate::lock::Lock;
 use crate::roots::read_json;
 use crate::{Lease, ObjectId, Store};
 
@@ -49,34 +50,43 @@ impl Store {
     }
 
     /// Notes which leases are alive after the last object was moved to `batch`.
-    pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<()> {
+    pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<Vec<String>> {
         let alive: Vec<String> =
             live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
-        self.write_atomically(&batch.join(LEASES), &alive)
+        self.write_atomically(&batch.join(LEASES), &alive)?;
+        Ok(alive)
     }
 
     /// Deletes the batches whose leases are all dead.
     ///
     /// Returns the bytes that this freed on disk, and how many batches must wait.
     pub(crate) fn empty_trash(&self, own: &Lease) -> Result<(u64, usize)> {
-        let alive: HashSet<String> =
-            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
-        let (mut freed, mut waiting) = (0, 0);
+        let trash = self.layout().directory("trash");
+        let Some(_emptying) = Lock::attempt_directory(&trash)? else {
+            // Another collection is at it.
+            return Ok((0, self.batches()?.len()));
+        };
+        let (mut noted, mut freed, mut waiting) = (vec![], 0, 0);
         for batch in self.batches()? {
             match read_json::<Vec<String>>(&batch.join(LEASES))? {
-                Some(noted) if noted.iter().all(|lease| !alive.contains(lease)) => {}
-                Some(_) => {
-                    waiting += 1;
-                    continue;
-                }
-                // Its collector died. Whoever is alive now includes whoever was alive then.
-                None => {
-                    self.close_batch(&batch, own)?;
-                    if !alive.is_empty() {
-                        waiting += 1;
-                        continue;
-                    }
-                }
+                Some(leases) => noted.push((batch, leases)),
+                // Its collector died, if nobody is alive; else it may be moving more, and will write its own list.
+                // Whoever is alive now includes whoever was alive then.
+                None => match self.close_batch(&batch, own)? {
+                    leases if leases.is_empty() => noted.push((batch, leases)),
+                    _ => waiting += 1,
+                },
+            }
+        }
+        // Asked after the lists were read: a list that is younger than the answer could name a lease that the
+        // answer has not seen.
+        let alive: HashSet<String> =
+            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
+        for (batch, leases) in noted {
+            let is_final = read_json(&batch.join(LEASES))?.as_ref() == Some(&leases);
+            if !is_final || leases.iter().any(|lease| alive.contains(lease)) {
+                waiting += 1;
+                continue;
             }
             for name in names(&batch)? {
                 let path = batch.join(name);

@@ -1,12 +1,14 @@
 //! Random histories of a store against a model: what is rooted stays, what is not can go, nothing breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use infradev_store::references::{Reference, write_head};
 use infradev_store::{Access, Depth, LayerId, Lease, ObjectId, RootKind, Stack, Store};
 use proptest::prelude::*;
 
 use super::kills::{child_command, was_killed};
+use super::report::{Tally, note};
 use super::scenes::Scene;
 use crate::support::{rounds, work_directory};
 
@@ -72,6 +74,9 @@ struct Writer {
     store: Store,
     contents: BTreeSet<u8>,
 }
+
+/// How many processes were killed in the middle of something.
+static KILLED: AtomicUsize = AtomicUsize::new(0);
 
 fn check(history: Vec<Step>) {
     let directory = tempfile::tempdir_in(work_directory()).expect("a directory");
@@ -160,6 +165,7 @@ fn check(history: Vec<Step>) {
                 let talk = String::from_utf8_lossy(&output.stderr);
                 // With few changes to make, it ends before.
                 assert!(was_killed(output.status) || output.status.success(), "{scene:?}: {talk}");
+                KILLED.fetch_add(usize::from(was_killed(output.status)), Ordering::Relaxed);
             }
             Step::Reopen => store = open(),
             Step::ForgetIndex => {
@@ -179,11 +185,16 @@ fn check(history: Vec<Step>) {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: rounds(12, 400) as u32, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn random_histories_keep_the_promises(history in prop::collection::vec(step(), 1..24)) {
-        check(history);
-    }
+#[test]
+fn random_histories_keep_the_promises() {
+    let mut histories = Tally::new("random histories against a model");
+    let mut kills = Tally::new("kill -9 at a random change of a random history");
+    let cases = rounds(12, 400);
+    let config =
+        ProptestConfig { cases: cases as u32, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(history in prop::collection::vec(step(), 1..24))| check(history));
+    (0..cases).for_each(|_| histories.add());
+    (0..KILLED.load(Ordering::Relaxed)).for_each(|_| kills.add());
+    note(histories);
+    note(kills);
 }

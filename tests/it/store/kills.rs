@@ -122,9 +122,7 @@ fn a_kill_at_every_change_loses_nothing() {
         scene.act(&root, bench.clone()).expect("the operation");
         let kinds = bench.kinds();
         let mut tally = Tally::new(format!("kill -9 at every change: {}", scene.name()));
-        // Making a store is 270 directories; a few of them will do where time is short.
-        let step = if scene == Scene::Create && !long() { 23 } else { 1 };
-        for at in (0..kinds.len()).step_by(step) {
+        for at in (0..kinds.len()).step_by(scene.stride()) {
             for fault in ["kill", "tear"].into_iter().take(if kinds[at] == "write" { 2 } else { 1 }) {
                 restore();
                 let context = format!("{} killed ({fault}) at change {at}, {}", scene.name(), kinds[at]);

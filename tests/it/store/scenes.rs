@@ -15,6 +15,8 @@ use infradev_store::{
     Store,
 };
 
+use crate::support::long;
+
 /// An operation on a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Scene {
@@ -22,6 +24,8 @@ pub(super) enum Scene {
     Create,
     /// A batch of layers and records, with new, known, twin and large objects.
     Ingest,
+    /// A batch of a hundred objects.
+    Batch,
     /// A batch that takes an object back from the trash.
     Revive,
     /// A damaged object and a damaged layer are written anew.
@@ -38,9 +42,10 @@ pub(super) enum Scene {
     Mount,
 }
 
-pub(super) const SCENES: [Scene; 9] = [
+pub(super) const SCENES: [Scene; 10] = [
     Scene::Create,
     Scene::Ingest,
+    Scene::Batch,
     Scene::Revive,
     Scene::Repair,
     Scene::Mirror,
@@ -125,6 +130,14 @@ fn unrooted() -> LayerId {
 }
 
 impl Scene {
+    /// Every how many changes one is interrupted, where time is short: some operations are many alike.
+    pub(super) fn stride(self) -> usize {
+        match self {
+            Scene::Create | Scene::Batch if !long() => 23,
+            _ => 1,
+        }
+    }
+
     pub(super) fn name(self) -> String {
         format!("{self:?}").to_lowercase()
     }
@@ -184,6 +197,11 @@ impl Scene {
                     ingest.put_step(record(name, layer));
                 }
                 ingest.commit()?;
+            }
+            Scene::Batch => {
+                let contents: Vec<Vec<u8>> = (0..100u8).map(|number| vec![number; 100]).collect();
+                let contents: Vec<&[u8]> = contents.iter().map(Vec::as_slice).collect();
+                commit(&store, "batch", &contents)?;
             }
             Scene::Revive => drop(commit(&store, "back", &[LOST, KEPT])?),
             Scene::Repair => {
@@ -261,6 +279,7 @@ impl Scene {
         match self {
             Scene::Create => {}
             Scene::Ingest => ["first", "second"].into_iter().for_each(committed),
+            Scene::Batch => committed("batch"),
             Scene::Revive => committed("back"),
             Scene::Repair | Scene::Mirror => committed("kept"),
             Scene::Collect => {

@@ -55,8 +55,7 @@ fn a_failure_at_every_change_leaves_a_clean_store() {
             ("EIO at", Fault::Fail(EIO)),
         ] {
             let mut tally = Tally::new(format!("{name} every change: {}", scene.name()));
-            let step = if scene == Scene::Create && !long() { 23 } else { 1 };
-            for at in (0..changes).step_by(step) {
+            for at in (0..changes).step_by(scene.stride()) {
                 restore();
                 match fail(scene, &root, at, fault) {
                     // Cleaning up may fail without harm: the next opening does it.

@@ -115,6 +115,7 @@ fn wound(place: &Place, part: Part, wound: Wound) -> Option<PathBuf> {
         }
         Wound::Gone => fs::remove_file(path).expect("an own file"),
     }
+    place.give_to_user();
     Some(path.clone())
 }
 
