@@ -31,6 +31,9 @@ pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, scan};
 pub use stub::{StubError, StubStats, differing_stub, write_stubs};
-pub use tar::{TarError, TarOptions, tar_tree};
+pub use tar::{
+    Decompressed, LayerArchive, LayerTarOptions, Note, SourceTarOptions, SpecialFiles, TarError, TarLimits,
+    layer_tar_tree, source_tar_tree,
+};
 pub use tree::{Tree, TreeBuilder, TreeError};
 pub use wheel::{WHEEL_LAYER_VERSION, WHEEL_MTIME, WheelError, WheelTarget, wheel_tree};

@@ -5,12 +5,12 @@
 //! but the wheel and the target, so that one wheel is one layer everywhere. Rules: the binary distribution
 //! format specification (packaging.python.org), sections "Installing a wheel" and "The .data directory".
 
+mod archive;
 mod record;
 mod scripts;
 
-use std::collections::HashSet;
 use std::fs::File;
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek};
 use std::path::Path;
 
 use infradev_store::{Ingest, PutError};
@@ -21,14 +21,10 @@ use crate::path::{PathError, TreePath};
 use crate::tree::{Tree, TreeBuilder, TreeError};
 
 /// The version of this transform; goes into every wheel's step key.
-pub const WHEEL_LAYER_VERSION: u32 = 1;
+pub const WHEEL_LAYER_VERSION: u32 = 2;
 
 /// The modification time of every file of a wheel layer: 1980-01-01, the earliest that a zip can hold.
 pub const WHEEL_MTIME: i64 = 315_532_800;
-
-/// No wheel has more entries, or unpacks to more bytes than this per byte of archive.
-const MAX_ENTRIES: usize = 1_000_000;
-const MAX_RATIO: u64 = 1100;
 
 /// Where a wheel goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -84,20 +80,19 @@ pub enum WheelError {
     Store(#[from] infradev_store::Error),
 }
 
-/// Reads the wheel at `archive` into a layer for `target`; the files' bytes go to `ingest`.
+/// Reads the wheel at `path` into a layer for `target`; the files' bytes go to `ingest`.
 ///
 /// The caller has checked the archive's hash. Byte code is not part of the result.
-pub fn wheel_tree(archive: &Path, target: &WheelTarget, ingest: &Ingest<'_>) -> Result<Tree, WheelError> {
-    let file = File::open(archive).map_err(WheelError::Open)?;
-    let size = file.metadata().map_err(WheelError::Open)?.len();
+pub fn wheel_tree(path: &Path, target: &WheelTarget, ingest: &Ingest<'_>) -> Result<Tree, WheelError> {
+    let file = File::open(path).map_err(WheelError::Open)?;
     let mut zip =
         ZipArchive::new(io::BufReader::with_capacity(1 << 18, file)).map_err(|error| damaged(None, error))?;
-    let limits = Limits { entries: MAX_ENTRIES, bytes: size.saturating_mul(MAX_RATIO) };
-    limits.check(&mut zip)?;
-    refuse_twins(archive, &zip)?;
+    archive::check(path, &mut zip)?;
     let wheel = Wheel::inspect(&mut zip)?;
     let mut installed = Installed { builder: TreeBuilder::new(), records: vec![], target, ingest };
-    let recorded = record::read(&mut zip, &wheel.dist_info)?;
+    if zip.index_for_name(&format!("{}/RECORD", wheel.dist_info)).is_none() {
+        return Err(WheelError::Missing("dist-info/RECORD"));
+    }
     for number in 0..zip.len() {
         let mut entry = zip.by_index(number).map_err(|error| damaged(None, error))?;
         let name = entry.name().to_owned();
@@ -112,8 +107,9 @@ pub fn wheel_tree(archive: &Path, target: &WheelTarget, ingest: &Ingest<'_>) -> 
         }
         let executable = entry.unix_mode().is_some_and(|mode| mode & 0o111 != 0);
         let place = wheel.place(&name, target)?;
-        let known = recorded.get(name.as_str()).cloned();
-        installed.add(&name, place, executable, known, &mut entry)?;
+        let declared = entry.size();
+        // One byte more than declared is enough to see that there is more.
+        installed.add(&name, place, executable, declared, &mut (&mut entry).take(declared + 1))?;
     }
     for (name, content) in scripts::generated(&mut zip, &wheel.dist_info, &target.prefix)? {
         let path = target.prefix.join(b"bin")?.join(name.as_bytes())?;
@@ -126,62 +122,6 @@ pub fn wheel_tree(archive: &Path, target: &WheelTarget, ingest: &Ingest<'_>) -> 
 
 fn damaged(entry: Option<String>, error: impl Into<io::Error>) -> WheelError {
     WheelError::Zip { entry, source: error.into() }
-}
-
-/// What an archive may unpack to.
-struct Limits {
-    entries: usize,
-    bytes: u64,
-}
-
-impl Limits {
-    fn check<R: Read + Seek>(&self, zip: &mut ZipArchive<R>) -> Result<(), WheelError> {
-        let too_much =
-            |problem: &str| WheelError::Entry { entry: "the archive".into(), problem: problem.into() };
-        if zip.len() > self.entries {
-            return Err(too_much("has too many entries"));
-        }
-        let mut total = 0u64;
-        for number in 0..zip.len() {
-            total =
-                total.saturating_add(zip.by_index_raw(number).map_err(|error| damaged(None, error))?.size());
-        }
-        if total > self.bytes {
-            return Err(too_much("unpacks to more than a zip of its size can hold"));
-        }
-        Ok(())
-    }
-}
-
-/// Refuses an archive with two files of one name: `zip` shows the last, other readers another.
-///
-/// Walks the central directory itself (APPNOTE.TXT 4.3.12), since `zip` does not tell.
-fn refuse_twins<R: Read + Seek>(archive: &Path, zip: &ZipArchive<R>) -> Result<(), WheelError> {
-    const SIGNATURE: &[u8] = b"PK\x01\x02";
-    let fail = |source| WheelError::Zip { entry: None, source };
-    let mut file = io::BufReader::new(File::open(archive).map_err(WheelError::Open)?);
-    file.seek(SeekFrom::Start(zip.central_directory_start())).map_err(fail)?;
-    let mut names = HashSet::new();
-    let mut head = [0; 46];
-    loop {
-        file.read_exact(&mut head[..4]).map_err(fail)?;
-        if &head[..4] != SIGNATURE {
-            break;
-        }
-        file.read_exact(&mut head[4..]).map_err(fail)?;
-        let length = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
-        let mut name = vec![0; length(28).into()];
-        file.read_exact(&mut name).map_err(fail)?;
-        file.seek_relative(i64::from(length(30)) + i64::from(length(32))).map_err(fail)?;
-        if let Some(name) = names.replace(name).filter(|name| !name.ends_with(b"/")) {
-            let entry = String::from_utf8_lossy(&name).into_owned();
-            return Err(WheelError::Entry { entry, problem: "is in the archive twice".into() });
-        }
-    }
-    if names.len() == zip.len() {
-        return Ok(());
-    }
-    Err(fail(io::Error::new(io::ErrorKind::InvalidData, "its directory is not where it says")))
 }
 
 /// The names in a wheel that decide where the others go.
@@ -271,7 +211,7 @@ impl Installed<'_> {
         name: &str,
         place: Place,
         executable: bool,
-        known: Option<String>,
+        declared: u64,
         content: &mut dyn Read,
     ) -> Result<(), WheelError> {
         let unreadable = |source| WheelError::Zip { entry: Some(name.to_owned()), source };
@@ -279,17 +219,21 @@ impl Installed<'_> {
             Place::Script(path) => {
                 let mut bytes = vec![];
                 content.read_to_end(&mut bytes).map_err(unreadable)?;
+                check_size(name, bytes.len() as u64, declared)?;
                 let bytes = scripts::with_shebang(bytes, &self.target.prefix);
                 return self.add_bytes(path, true, &bytes);
             }
             Place::File(path) => path,
         };
-        let (object, size) = self.ingest.put(content).map_err(|error| match error {
+        let mut content = record::Hashed::new(content);
+        let (object, size) = self.ingest.put(&mut content).map_err(|error| match error {
             PutError::Read(source) => unreadable(source),
             PutError::Store(error) => error.into(),
         })?;
+        check_size(name, size, declared)?;
+        let hash = content.finish();
         let content = if size == 0 { Content::Empty } else { Content::Object(object, size) };
-        self.insert(path, executable, content, known.unwrap_or_default())
+        self.insert(path, executable, content, hash)
     }
 
     fn add_bytes(&mut self, path: TreePath, executable: bool, bytes: &[u8]) -> Result<(), WheelError> {
@@ -326,6 +270,14 @@ impl Installed<'_> {
         self.builder.add(path, Kind::File { metadata: Metadata::new(0o644, WHEEL_MTIME), content })?;
         Ok(self.builder.finish()?)
     }
+}
+
+fn check_size(name: &str, found: u64, declared: u64) -> Result<(), WheelError> {
+    if found == declared {
+        return Ok(());
+    }
+    let problem = format!("does not unpack to the {declared} bytes that the archive declares");
+    Err(WheelError::Entry { entry: name.to_owned(), problem })
 }
 
 /// Reads a small text file of the archive; `None` if it is absent.

@@ -1,11 +1,12 @@
 //! Sdist steps: a source distribution built into a wheel once, in a sandbox, from locked tools.
 
 use std::fs::{self, File};
-use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
-use flate2::bufread::GzDecoder;
-use infradev_layers::{Content, Kind, Metadata, TarOptions, Tree, TreeBuilder, TreePath, merge, tar_tree};
+use infradev_layers::{
+    Content, Decompressed, Kind, Metadata, SourceTarOptions, Tree, TreeBuilder, TreePath, merge,
+    source_tar_tree,
+};
 use infradev_recipes::Package;
 use infradev_store::{Ingest, LayerId};
 use sha2::{Digest, Sha256};
@@ -110,11 +111,12 @@ pub(crate) fn sdist_tree(
     ingest: &Ingest<'_>,
 ) -> Result<Tree, BuildError> {
     let file = File::open(archive).map_err(io("open", archive))?;
-    let mut reader = GzDecoder::new(BufReader::with_capacity(1 << 18, file));
+    let mut reader = Decompressed::new(file).map_err(io("read", archive))?;
     let mtime = Some(mtime.unwrap_or(BUILD_MTIME));
-    let options = TarOptions { directory: directory.clone(), strip_top: true, mtime };
+    let options = SourceTarOptions { directory: directory.clone(), strip_top: true, mtime };
     let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    tar_tree(&mut reader, &options, ingest).map_err(|source| BuildError::Archive { file: name, source })
+    source_tar_tree(&mut reader, &options, ingest)
+        .map_err(|source| BuildError::Archive { file: name, source })
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -1,7 +1,10 @@
 //! `infradev layer`: what is in the store.
 
+mod diff;
+mod import;
+
 use clap::Subcommand;
-use infradev_layers::{Change, Difference, Kind, Tree, diff};
+use infradev_layers::{Kind, Tree};
 use infradev_store::{LayerId, Store};
 use serde::Serialize;
 
@@ -26,6 +29,8 @@ pub(crate) enum LayerCommand {
         /// The id of the second, or the beginning of it
         after: String,
     },
+    /// Read a directory, or a layer archive of a container image, into the store
+    Import(import::ImportArgs),
 }
 
 #[derive(Serialize)]
@@ -47,7 +52,8 @@ pub(crate) fn run(session: &Session, command: LayerCommand) -> CommandResult<u8>
     match command {
         LayerCommand::Ls => list(session),
         LayerCommand::Show { layer } => show(session, &layer),
-        LayerCommand::Diff { before, after } => compare(session, &before, &after),
+        LayerCommand::Import(arguments) => import::import(session, &arguments),
+        LayerCommand::Diff { before, after } => diff::compare(session, &before, &after),
     }
 }
 
@@ -149,41 +155,4 @@ fn shown(entry: &infradev_layers::Entry) -> ShownEntry {
     };
     let mode = entry.kind.metadata().map(|metadata| format!("{:o}", metadata.mode));
     ShownEntry { path: entry.path.to_string(), kind: entry.kind.word(), mode, size, target }
-}
-
-#[derive(Serialize)]
-struct Compared {
-    before: LayerId,
-    after: LayerId,
-    differences: Vec<ComparedEntry>,
-}
-
-#[derive(Serialize)]
-struct ComparedEntry {
-    change: &'static str,
-    path: String,
-    aspects: Vec<&'static str>,
-}
-
-fn compare(session: &Session, before: &str, after: &str) -> CommandResult<u8> {
-    let store = session.store_for_reading()?;
-    let ((before, old), (after, new)) = (find(store, before)?, find(store, after)?);
-    let entry = |Difference { path, change }: Difference| {
-        let (change, aspects) = match change {
-            Change::Added => ("A", vec![]),
-            Change::Removed => ("D", vec![]),
-            Change::Changed(aspects) => ("M", aspects),
-        };
-        ComparedEntry { change, path: path.to_string(), aspects }
-    };
-    let differences = diff(&old, &new).into_iter().map(entry).collect();
-    let compared = Compared { before, after, differences };
-    session.ui.data(&compared, || {
-        let line = |entry: &ComparedEntry| match entry.aspects.as_slice() {
-            [] => format!("{} {}\n", entry.change, entry.path),
-            aspects => format!("{} {}  ({})\n", entry.change, entry.path, aspects.join(", ")),
-        };
-        compared.differences.iter().map(line).collect()
-    });
-    Ok(0)
 }

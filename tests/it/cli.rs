@@ -3,4 +3,5 @@
 mod bad_input;
 mod forms;
 pub(crate) mod help;
+mod import;
 mod life;

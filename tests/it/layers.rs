@@ -4,5 +4,6 @@ mod git;
 mod ground;
 mod images;
 mod merge;
+mod tars;
 mod upper;
 mod wheels;

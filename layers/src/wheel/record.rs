@@ -1,12 +1,10 @@
 //! RECORD: every file of an installed distribution with hash and size, sorted.
 
-use std::collections::HashMap;
-use std::io::{Read, Seek};
+use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
-use zip::ZipArchive;
 
-use super::{WheelError, WheelTarget, read_text};
+use super::WheelTarget;
 use crate::path::TreePath;
 
 /// One line of a RECORD.
@@ -37,11 +35,16 @@ fn relative(path: &TreePath, target: &WheelTarget) -> String {
     }
 }
 
-/// Returns `sha256=…` in the URL-safe base 64 alphabet without padding, as RECORD wants it.
+/// Returns the hash of `bytes`, as RECORD wants it.
 pub(super) fn hash(bytes: &[u8]) -> String {
+    encode(&Sha256::digest(bytes))
+}
+
+/// `sha256=…` in the URL-safe base 64 alphabet without padding.
+fn encode(digest: &[u8]) -> String {
     const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut text = String::from("sha256=");
-    for chunk in Sha256::digest(bytes).chunks(3) {
+    for chunk in digest.chunks(3) {
         let group =
             chunk.iter().fold(0u32, |group, &byte| group << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
         for place in 0..=chunk.len() {
@@ -52,40 +55,29 @@ pub(super) fn hash(bytes: &[u8]) -> String {
     text
 }
 
-/// Reads the hashes of the archive's own RECORD by entry name.
-pub(super) fn read<R: Read + Seek>(
-    zip: &mut ZipArchive<R>,
-    dist_info: &str,
-) -> Result<HashMap<String, String>, WheelError> {
-    let text =
-        read_text(zip, &format!("{dist_info}/RECORD"))?.ok_or(WheelError::Missing("dist-info/RECORD"))?;
-    let mut hashes = HashMap::new();
-    for line in text.lines().filter(|line| !line.trim().is_empty()) {
-        let mut fields = split(line);
-        fields.truncate(2);
-        if let (Some(hash), Some(path)) = (fields.pop(), fields.pop()) {
-            hashes.insert(path, hash);
-        }
-    }
-    Ok(hashes)
+/// Hashes what is read: RECORD states what was installed, whatever the wheel's own RECORD claims.
+pub(super) struct Hashed<'a> {
+    content: &'a mut dyn Read,
+    hasher: Sha256,
 }
 
-/// Splits a line of comma-separated values; a quote inside a quoted field is doubled.
-fn split(line: &str) -> Vec<String> {
-    let mut fields = vec![String::new()];
-    let (mut quoted, mut characters) = (false, line.trim_end_matches('\r').chars().peekable());
-    while let Some(character) = characters.next() {
-        match character {
-            '"' if quoted && characters.peek() == Some(&'"') => {
-                characters.next();
-                fields.last_mut().expect("never empty").push('"');
-            }
-            '"' => quoted = !quoted,
-            ',' if !quoted => fields.push(String::new()),
-            other => fields.last_mut().expect("never empty").push(other),
-        }
+impl<'a> Hashed<'a> {
+    pub(super) fn new(content: &'a mut dyn Read) -> Self {
+        Self { content, hasher: Sha256::new() }
     }
-    fields
+
+    /// Returns the hash of what was read, as RECORD wants it.
+    pub(super) fn finish(self) -> String {
+        encode(&self.hasher.finalize())
+    }
+}
+
+impl Read for Hashed<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.content.read(buffer)?;
+        self.hasher.update(&buffer[..count]);
+        Ok(count)
+    }
 }
 
 /// Writes `rows` and RECORD's own line, sorted by path.
@@ -94,7 +86,7 @@ pub(super) fn write(mut rows: Vec<Row>, own: Row) -> String {
     rows.sort_by(|left, right| left.path.cmp(&right.path));
     let mut text = String::new();
     for row in rows {
-        let path = if row.path.contains([',', '"']) {
+        let path = if row.path.contains([',', '"', '\n', '\r']) {
             format!("\"{}\"", row.path.replace('"', "\"\""))
         } else {
             row.path
@@ -116,7 +108,13 @@ mod tests {
     }
 
     #[test]
-    fn quoted_paths_survive() {
-        assert_eq!(split("\"a,\"\"b\"\".py\",sha256=x,3"), ["a,\"b\".py", "sha256=x", "3"]);
+    fn odd_paths_are_quoted() {
+        let row = |path: &str| Row { path: path.to_owned(), hash: "sha256=x".to_owned(), size: Some(3) };
+        let own = Row { path: "x/RECORD".to_owned(), hash: String::new(), size: None };
+        let text = write(vec![row("plain"), row("a,\"b\".py"), row("a\nb")], own);
+        assert_eq!(
+            text,
+            "\"a\nb\",sha256=x,3\n\"a,\"\"b\"\".py\",sha256=x,3\nplain,sha256=x,3\nx/RECORD,,\n"
+        );
     }
 }

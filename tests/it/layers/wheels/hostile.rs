@@ -136,3 +136,124 @@ fn a_damaged_archive_is_refused() {
     let error = made.expect_err("the checksum is wrong").to_string();
     assert!(error.contains("bad.py"), "{error}");
 }
+
+/// Asserts that the honest wheel is refused once `change` went over its bytes.
+#[track_caller]
+fn check_changed(change: impl FnOnce(&mut Vec<u8>), named: &str) {
+    let ground = Ground::new();
+    let wheel = zip(&ground, &[WHEEL, METADATA, ("bad.py", "100644", "the content\n"), RECORD]);
+    let mut bytes = fs::read(&wheel).expect("it was written");
+    change(&mut bytes);
+    fs::write(&wheel, bytes).expect("an own file");
+    let made = ground.dry(|ingest| wheel_tree(&wheel, &target("3.11"), ingest));
+    let error = made.expect_err(named).to_string();
+    assert!(error.contains(named), "expected a message about {named}, found: {error}");
+}
+
+/// The places of `wanted` in `bytes`.
+fn places(bytes: &[u8], wanted: &[u8]) -> Vec<usize> {
+    let windows = bytes.windows(wanted.len()).enumerate();
+    windows.filter(|(_, window)| *window == wanted).map(|(at, _)| at).collect()
+}
+
+/// The entry of `bad.py` in the central directory, and where its content stands.
+fn entry(bytes: &[u8]) -> (usize, usize) {
+    let names = places(bytes, b"bad.py");
+    (names[1] - 46, names[0] - 30)
+}
+
+#[test]
+fn archives_with_two_readings_are_refused() {
+    if lacks(Need::Program("python3")) {
+        return;
+    }
+    let local_name = |bytes: &mut Vec<u8>| {
+        let at = entry(bytes).1 + 30;
+        bytes[at] = b'c';
+    };
+    check_changed(local_name, "bad.py` has another name");
+    let local_size = |bytes: &mut Vec<u8>| {
+        let at = entry(bytes).1 + 22;
+        bytes[at] += 1;
+    };
+    check_changed(local_size, "bad.py` has another size or checksum");
+    let local_method = |bytes: &mut Vec<u8>| {
+        let at = entry(bytes).1 + 8;
+        bytes[at] = 8;
+    };
+    check_changed(local_method, "bad.py` is compressed in another way");
+    // Both say that it is one byte shorter; the checksum is of all of it.
+    let both_sizes = |bytes: &mut Vec<u8>| {
+        let (central, local) = entry(bytes);
+        for at in [central + 20, central + 24, local + 18, local + 22] {
+            bytes[at] -= 1;
+        }
+    };
+    check_changed(both_sizes, "bad.py");
+    // Two names for one place.
+    let shared = |bytes: &mut Vec<u8>| {
+        let (central, _) = entry(bytes);
+        let other =
+            places(bytes, b"PK\x01\x02").into_iter().rfind(|at| *at != central).expect("more entries");
+        let offset: [u8; 4] = bytes[central + 42..central + 46].try_into().expect("four bytes");
+        bytes[other + 42..other + 46].copy_from_slice(&offset);
+    };
+    check_changed(shared, "has another name");
+}
+
+/// Deflated content that goes on after the size that both headers declare.
+#[test]
+fn content_beyond_the_declared_size_is_refused() {
+    const LIAR: &str = r##"
+import struct, sys, zipfile
+with zipfile.ZipFile(sys.argv[1], "a", zipfile.ZIP_DEFLATED) as archive:
+    archive.writestr("bad/large.py", b"#" * (64 << 20))
+data = bytearray(open(sys.argv[1], "rb").read())
+local, central = data.index(b"bad/large.py") - 30, data.rindex(b"bad/large.py") - 46
+for at in (local + 22, central + 24):
+    data[at:at + 4] = struct.pack("<I", 100)
+open(sys.argv[1], "wb").write(data)
+"##;
+    if lacks(Need::Program("python3")) {
+        return;
+    }
+    let ground = Ground::new();
+    let wheel = zip(&ground, &[WHEEL, METADATA, RECORD]);
+    python(LIAR, &[text(&wheel)]);
+    let (made, written) =
+        ground.dry(|ingest| (wheel_tree(&wheel, &target("3.11"), ingest), ingest.written()));
+    let error = made.expect_err("it is larger").to_string();
+    assert!(error.contains("bad/large.py"), "{error}");
+    assert!(written < 1 << 20, "{written} bytes were written");
+}
+
+#[test]
+fn what_a_wheel_claims_of_itself_is_not_believed() {
+    if lacks(Need::Program("python3")) {
+        return;
+    }
+    let ground = Ground::new();
+    let lies = (
+        "bad-1.0.dist-info/RECORD",
+        "100644",
+        "bad.py,sha256=AAAA,1\nabsent.py,sha256=BBBB,2\nbad-1.0.dist-info/RECORD,,\n",
+    );
+    let script = ("bad-1.0.data/scripts/tool", "100755", "#!python\r\nprint(1)\r\n");
+    let twin = ("BAD.py", "100644", "another file here\n");
+    let wheel = zip(&ground, &[WHEEL, METADATA, ("bad.py", "100644", "content\n"), twin, script, lies]);
+    let (tree, _) = super::layer(&ground, &wheel, "3.11");
+    let read = |path: &str| match tree.get(&path.parse().expect("a path")) {
+        Some(infradev_layers::Kind::File { content, .. }) => {
+            String::from_utf8(ground.object(content.object().expect("not empty"))).expect("text")
+        }
+        other => panic!("{path} is {other:?}"),
+    };
+    assert_eq!(read("opt/env/lib/python3.11/site-packages/BAD.py"), "another file here\n");
+    // The line that names the interpreter ends in no carriage return: the kernel would look for `python\r`.
+    assert_eq!(read("opt/env/bin/tool"), "#!/opt/env/bin/python\nprint(1)\r\n");
+    let record = read("opt/env/lib/python3.11/site-packages/bad-1.0.dist-info/RECORD");
+    let row = record.lines().find(|line| line.starts_with("bad.py,")).expect("it is listed");
+    // sha256 of "content\n".
+    assert_eq!(row, "bad.py,sha256=Q0copBCnj1b8G1iZw1k0NuYasMcx6QctleltspAgXlM,8");
+    assert!(!record.contains("absent.py"), "{record}");
+}

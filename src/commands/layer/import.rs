@@ -1,0 +1,118 @@
+//! `layer import`.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use infradev_layers::{
+    Decompressed, LayerTarOptions, Owners, ScanOptions, SpecialFiles, Tree, layer_tar_tree, scan,
+};
+use infradev_store::{Ingest, LayerId, RootKind, Stack};
+use serde::Serialize;
+
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::session::Session;
+use crate::ui::bytes;
+
+/// Arguments of `layer import`.
+#[derive(Debug, Args)]
+pub(crate) struct ImportArgs {
+    /// A directory, or a tar archive: plain, gzip or zstd
+    path: PathBuf,
+    /// Keep the layer under this name until `infradev unpin`; without a name, the next `gc` removes it
+    #[arg(long, value_name = "NAME")]
+    pin: Option<String>,
+    /// Leave out devices, FIFOs and sockets of an archive, which else refuse it
+    #[arg(long)]
+    drop_special: bool,
+    /// Keep owners; else everything belongs to root. Archives keep theirs always
+    #[arg(long)]
+    keep_owners: bool,
+}
+
+#[derive(Serialize)]
+struct Imported {
+    layer: LayerId,
+    /// The `DiffID` of the archive, as container images name it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    diff_id: Option<String>,
+    entries: usize,
+    apparent: u64,
+    written: u64,
+    notes: Vec<String>,
+}
+
+/// How many notes are shown one by one.
+const SHOWN: usize = 20;
+
+pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult<u8> {
+    let store = session.store()?;
+    let path = &arguments.path;
+    let lease = store.lease(&format!("import {}", path.display()))?;
+    let ingest = store.ingest(&lease)?;
+    let (tree, diff_id, notes) =
+        if path.is_dir() { directory(arguments, &ingest)? } else { archive(session, arguments, &ingest)? };
+    let layer = ingest.put_layer(&tree.encode())?;
+    let committed = ingest.commit()?;
+    if let Some(name) = &arguments.pin {
+        store.set_root(RootKind::Pin, name, &Stack::new(vec![layer]))?;
+    }
+    let imported = Imported {
+        layer,
+        diff_id,
+        entries: tree.entries().len() - 1,
+        apparent: tree.apparent_bytes(),
+        written: committed.bytes,
+        notes,
+    };
+    for note in imported.notes.iter().take(SHOWN) {
+        session.ui.note(note);
+    }
+    if imported.notes.len() > SHOWN {
+        session.ui.note(format!("{} notes more; --json has them all", imported.notes.len() - SHOWN));
+    }
+    session.ui.data(&imported, || format!("{layer}\n"));
+    let Imported { entries, apparent, written, .. } = &imported;
+    let kept = match &arguments.pin {
+        Some(name) => format!("pinned as `{name}`"),
+        None => "the next gc removes it, unless something needs it by then".to_owned(),
+    };
+    let (apparent, written) = (bytes(*apparent), bytes(*written));
+    session.ui.note(format!("{entries} entries, {apparent}, of which {written} were new; {kept}"));
+    Ok(0)
+}
+
+type Read = (Tree, Option<String>, Vec<String>);
+
+fn directory(arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
+    let owners = if arguments.keep_owners { Owners::Keep } else { Owners::Root };
+    let options = ScanOptions { owners, latest: i64::MAX, upper_of: None };
+    let scanned = scan(&arguments.path, options, ingest)
+        .map_err(|error| CommandError::caused(Kind::Infrastructure, &error))?;
+    let notes =
+        scanned.dropped.iter().map(|path| format!("{path} is a device, FIFO or socket, and was left out"));
+    let notes = notes.collect();
+    Ok((scanned.tree, None, notes))
+}
+
+fn archive(session: &Session, arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
+    let path: &Path = &arguments.path;
+    let unreadable =
+        |error: std::io::Error| CommandError::usage(format!("cannot read {}: {error}", path.display()));
+    let file = File::open(path).map_err(unreadable)?;
+    let mut reader = Decompressed::new(file).map_err(unreadable)?;
+    let special_files = if arguments.drop_special { SpecialFiles::Drop } else { SpecialFiles::Refuse };
+    let options = LayerTarOptions { special_files, ..LayerTarOptions::default() };
+    let label = format!("import {}", path.display());
+    session.ui.started(&label);
+    let read = layer_tar_tree(&mut reader, options, ingest);
+    session.ui.finished(&label, if read.is_ok() { "read" } else { "refused" }, &bytes(reader.taken()));
+    let read = read.map_err(|error| {
+        let mut refused = CommandError::caused(Kind::Failed, &error);
+        refused.message = format!("{}: {}", path.display(), refused.message);
+        refused
+    })?;
+    let digits: String = read.diff_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let notes = read.notes.iter().map(ToString::to_string).collect();
+    Ok((read.tree, Some(format!("sha256:{digits}")), notes))
+}
