@@ -18,7 +18,7 @@ mod step;
 pub mod survey;
 mod wheel;
 
-pub use driver::{BuildOptions, BuildSummary, Prepared, build, current_digest, prepare};
+pub use driver::{Again, BuildOptions, BuildSummary, Prepared, build, current_digest, prepare};
 pub use error::BuildError;
 pub(crate) use source::Repository;
 

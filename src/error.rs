@@ -129,12 +129,16 @@ impl From<infradev_store::Error> for CommandError {
             E::NoLayer(_) | E::DamagedLayer { .. } | E::NoObject(_) => (
                 Kind::Failed,
                 Some(
-                    "run `infradev verify` to see what is damaged; `infradev rm TASK`, `gc` (with --all if nothing is left) and `build` make it anew",
+                    "`infradev verify --read-data --repair` finds all damage and makes it anew (--dry-run says how)",
                 ),
             ),
             E::UnreadableRoot { .. } => (
                 Kind::Infrastructure,
-                Some("nothing was removed; repair or delete this file, then try again"),
+                Some("nothing was removed; `infradev verify --repair` mends it, or says what to do"),
+            ),
+            E::Busy { .. } => (
+                Kind::Infrastructure,
+                Some("a command on this store is stopped: let it go on or end it, then try again"),
             ),
             E::NoRoots { .. } => (Kind::Usage, Some("give --all if everything may go")),
             E::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {

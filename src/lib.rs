@@ -13,5 +13,6 @@ pub mod error;
 pub mod eval;
 pub mod lock;
 pub mod net;
+pub mod repair;
 pub mod session;
 pub mod ui;

@@ -39,7 +39,7 @@ pub use git::{
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, scan};
-pub use stub::write_stubs;
+pub use stub::{differing_stub, write_stubs};
 pub use tar::{
     Decompressed, LayerArchive, LayerTarOptions, Note, SourceTarOptions, SpecialFiles, TarError, TarLimits,
     layer_tar_tree, source_tar_tree,

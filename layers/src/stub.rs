@@ -18,6 +18,7 @@
 //! A stub has no data, only metadata in the order in which it was made, so a journal never keeps a pool name
 //! of an incomplete one. A pool file with one link is in no tree and may be removed at any time.
 
+mod check;
 #[cfg(test)]
 mod tests;
 
@@ -29,6 +30,7 @@ use rustix::io::Errno;
 use crate::checkout::{self, CheckoutError, CheckoutStats, Files, Made, Pool, Wanted};
 use crate::scan::Owners;
 use crate::tree::Tree;
+pub use check::differing_stub;
 
 /// Writes `tree`, the result of a merge, as stubs at `out`, which must not exist, and adds to `pool`.
 ///

@@ -7,10 +7,11 @@ mod execute;
 mod finish;
 mod schedule;
 
+use std::collections::HashSet;
 use std::sync::Mutex;
 
 use infradev_recipes::{Catalog, Locks, Pattern, Plan, Recipe, StepVersions};
-use infradev_store::Lease;
+use infradev_store::{Lease, StepKey};
 
 pub use finish::BuildSummary;
 use schedule::Schedule;
@@ -32,8 +33,20 @@ pub struct BuildOptions {
     pub keep_going: bool,
     /// Runs nothing: a step that is not in the store is an error.
     pub require_hit: bool,
-    /// Runs the steps that this matches although they are in the store, and compares what they give.
-    pub rebuild: Option<Pattern>,
+    /// Which steps run although they are in the store.
+    pub again: Again,
+}
+
+/// Which steps run although they are in the store; what they give is compared with what is there.
+#[derive(Debug, Clone, Default)]
+pub enum Again {
+    /// None.
+    #[default]
+    Nothing,
+    /// Those whose name, without the task, this matches.
+    Matching(Pattern),
+    /// These, to repair their layers, and what a build makes without a step.
+    Steps(HashSet<StepKey>),
 }
 
 /// A recipe that is ready to be built.
@@ -146,5 +159,5 @@ pub fn build(
         }
     });
     let schedule = schedule.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    finish::finish(&workshop, schedule)
+    finish::finish(&workshop, schedule, options)
 }

@@ -70,6 +70,12 @@ impl BuiltTask {
         store.root(RootKind::Task, &root_name(task, variant))
     }
 
+    /// Reads the roots of tasks that can be read.
+    pub fn readable(store: &Store) -> Vec<Self> {
+        let names = store.root_names(RootKind::Task).unwrap_or_default();
+        names.iter().filter_map(|name| store.root(RootKind::Task, name).ok()?).collect()
+    }
+
     /// Reads all roots of tasks.
     pub fn all(store: &Store) -> infradev_store::Result<Vec<Self>> {
         let mut all = vec![];

@@ -4,7 +4,7 @@ use clap::Args;
 use infradev_recipes::Pattern;
 
 use crate::build::host::Host;
-use crate::build::{BuildOptions, BuildSummary, build, prepare};
+use crate::build::{Again, BuildOptions, BuildSummary, build, prepare};
 use crate::error::{CommandError, CommandResult, exit_code};
 use crate::session::Session;
 use crate::ui::bytes;
@@ -38,7 +38,7 @@ pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8>
         jobs: arguments.jobs.unwrap_or(session.config.jobs.value),
         keep_going: arguments.keep_going,
         require_hit: arguments.require_hit,
-        rebuild: arguments.rebuild.as_deref().map(pattern).transpose()?,
+        again: arguments.rebuild.as_deref().map(pattern).transpose()?.map_or(Again::Nothing, Again::Matching),
     };
     let summary = build_selected(session, &arguments.selectors, arguments.variant.as_deref(), &options)?;
     session.ui.data(&summary, String::new);

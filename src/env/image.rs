@@ -1,7 +1,7 @@
 //! What a stack is mounted from: made once, kept in the store, found by the stack's id.
 
-use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::fs;
+use std::io::BufWriter;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
@@ -9,7 +9,7 @@ use infradev_layers::{
     CheckoutError, DecodeError, ImageError, ReadError, Tree, farm_owners, merge, read_image, write_copy,
     write_farm, write_image, write_stubs,
 };
-use infradev_store::{LayerId, Lease, Stack, Store};
+use infradev_store::{Disk, LayerId, Lease, Stack, Store};
 use rayon::prelude::*;
 
 use super::back_end::BackEnd;
@@ -91,14 +91,9 @@ pub fn mountable(
         return Ok(path);
     }
     let tree = merged_tree(store, stack)?;
-    let temporary = lease.staging()?.join(format!("{}-{id}", back_end.word()));
+    let temporary = lease.new_directory("mountable")?.join(id.to_hex());
     write_metadata(&tree, back_end, &Sources::of(store), &temporary)?;
-    if back_end == BackEnd::Erofs {
-        // The name promises a complete image, also after a power cut; made once per stack.
-        let io = |source| StackError::Io { action: "sync", path: temporary.clone(), source };
-        File::open(&temporary).and_then(|image| image.sync_data()).map_err(io)?;
-    }
-    match fs::rename(&temporary, &path) {
+    match store.disk().rename(&temporary, &path) {
         Ok(()) => Ok(path),
         // Another process made the same tree in the meantime.
         Err(_) if path.exists() => Ok(path),
@@ -112,12 +107,18 @@ pub(crate) struct Sources {
     pub(crate) objects: PathBuf,
     pub(crate) stub_pool: PathBuf,
     pub(crate) farm_pool: PathBuf,
+    pub(crate) disk: Disk,
 }
 
 impl Sources {
     pub(crate) fn of(store: &Store) -> Self {
         let layout = store.layout();
-        Self { objects: layout.objects(), stub_pool: layout.stub_pool(), farm_pool: layout.farm_pool() }
+        Self {
+            objects: layout.objects(),
+            stub_pool: layout.stub_pool(),
+            farm_pool: layout.farm_pool(),
+            disk: store.disk().clone(),
+        }
     }
 }
 
@@ -129,7 +130,7 @@ pub(crate) fn write_metadata(
     path: &Path,
 ) -> Result<(), StackError> {
     match back_end {
-        BackEnd::Erofs => write_image_file(tree, path)?,
+        BackEnd::Erofs => write_image_file(&sources.disk, tree, path)?,
         BackEnd::Stub => {
             write_stubs(tree, &sources.stub_pool, path)?;
         }
@@ -163,11 +164,13 @@ pub(crate) fn write_upper(
     }
 }
 
-fn write_image_file(tree: &Tree, path: &Path) -> Result<(), StackError> {
+fn write_image_file(disk: &Disk, tree: &Tree, path: &Path) -> Result<(), StackError> {
     let failed = |source| StackError::Io { action: "write", path: path.to_owned(), source };
-    let mut file = BufWriter::with_capacity(1 << 20, File::create(path).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(1 << 20, disk.create(path, 0o644).map_err(failed)?);
     write_image(tree, &mut file)?;
-    file.flush().map_err(failed)
+    let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
+    // The name promises a complete image, also after a power cut; made once per stack.
+    file.sync().map_err(failed)
 }
 
 /// Reads the merged tree of `stack` from its image if there is one, else from its layers.

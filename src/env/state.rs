@@ -117,16 +117,15 @@ impl Environment {
         let tree = || merged_tree(store, &state.stack());
         let objects = store.layout().objects();
         write_upper(tree, state.back_end, &objects, state.mapping, &staged.join("upper"))?;
-        // Not synced: after a power cut, an environment of the last seconds is gone, and nothing else.
-        let file = staged.join("state.json");
-        let text = serde_json::to_vec_pretty(&state).expect("plain data");
-        fs::write(&file, text).map_err(io("write", &file))?;
+        // Not synced, but written before the name: a power cut takes an environment of the last seconds, whole.
+        store.write_new(&staged.join("state.json"), &state)?;
         let path = store.layout().environments().join(name);
-        let cwd = rustix::fs::CWD;
-        match rustix::fs::renameat_with(cwd, &staged, cwd, &path, rustix::fs::RenameFlags::NOREPLACE) {
+        match store.disk().rename_new(&staged, &path) {
             Ok(()) => Ok(Self { name: name.to_owned(), path, state }),
-            Err(rustix::io::Errno::EXIST) => Err(EnvironmentError::Exists(name.to_owned())),
-            Err(error) => Err(io("rename", &path)(error.into())),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                Err(EnvironmentError::Exists(name.to_owned()))
+            }
+            Err(error) => Err(io("rename", &path)(error)),
         }
     }
 
@@ -137,6 +136,29 @@ impl Environment {
         match state.transpose()? {
             Some(state) => Ok(Self { name: name.to_owned(), path, state }),
             None => Err(EnvironmentError::Absent(name.to_owned())),
+        }
+    }
+
+    /// Finds an environment to remove it: its state may be damaged.
+    pub fn open_to_remove(store: &Store, name: &str) -> Result<Self, EnvironmentError> {
+        match Self::open(store, name) {
+            Err(EnvironmentError::Store(_)) => {
+                let state = EnvironmentState {
+                    schema: 1,
+                    layers: vec![],
+                    task: "unknown".to_owned(),
+                    back_end: BackEnd::Stub,
+                    mapping: Mapping::Host,
+                    variables: Default::default(),
+                    directory: PathBuf::from("/"),
+                    host_base: false,
+                    discarded_with: None,
+                    created: 0,
+                };
+                let path = store.layout().environments().join(name);
+                Ok(Self { name: name.to_owned(), path, state })
+            }
+            other => other,
         }
     }
 
@@ -159,6 +181,13 @@ impl Environment {
             }
         }
         Ok(all)
+    }
+
+    /// Reads the environments that can be read.
+    pub fn readable(store: &Store) -> Vec<Self> {
+        let entries = fs::read_dir(store.layout().environments()).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| Self::open(store, &name).ok()).collect()
     }
 
     /// Takes the environment for one mount at a time: two mounts of one upper are undefined in overlayfs.
@@ -218,7 +247,8 @@ fn check_name(name: &str) -> Result<(), EnvironmentError> {
 
 /// Removes the environments of commands that died before they could, and what a killed removal left.
 pub fn sweep(store: &Store) -> Result<(), EnvironmentError> {
-    for environment in Environment::all(store)? {
+    // One that cannot be read is kept, stops collections, and is named by a verification.
+    for environment in Environment::readable(store) {
         if let Some(lease) = &environment.state.discarded_with
             && !store.is_lease_alive(lease)?
             && let Ok(_lock) = environment.lock()

@@ -140,7 +140,7 @@ fn prepare(directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
         std::fs::create_dir_all(path).map_err(io(path))?;
     }
     std::fs::write(&object, CONTENT).map_err(io(&object))?;
-    let sources = Sources { objects, stub_pool, farm_pool };
+    let sources = Sources { objects, stub_pool, farm_pool, disk: infradev_store::Disk::default() };
     let tree = tree();
     write_metadata(&tree, back_end, &sources, &metadata)?;
     let upper = directory.join("upper");

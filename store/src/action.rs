@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
-use crate::{LayerId, StepKey, Store};
+use crate::{LayerId, StepKey, Store, read_json};
 
 /// What a finished step left behind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -38,6 +38,17 @@ impl Store {
     /// Returns the record of `key`, if all its layers are in the store.
     pub fn step(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
         self.index().step(key)
+    }
+
+    /// Lists the keys of all records, readable or not.
+    pub fn record_keys(&self) -> Result<Vec<StepKey>> {
+        let names = crate::lease::names(&self.layout().directory("steps"))?;
+        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+    }
+
+    /// Reads the record of `key` from its file; `None` if there is none.
+    pub fn record(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
+        read_json(&self.layout().step(key))
     }
 
     /// Returns every record, newest first.

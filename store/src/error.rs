@@ -93,6 +93,12 @@ pub enum Error {
         /// The store.
         path: PathBuf,
     },
+    /// Another process holds a lock for longer than its work takes: it is stopped, or the machine is.
+    #[error("another command holds {} and does not let go", .path.display())]
+    Busy {
+        /// The lock.
+        path: PathBuf,
+    },
     /// The index failed.
     #[error("the index {} failed", .path.display())]
     Index {

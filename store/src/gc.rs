@@ -7,13 +7,20 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
+use std::time::Duration;
+
+use rayon::prelude::*;
 
 use crate::error::{Context, Error, Result};
 use crate::ingest::disk_bytes;
-use crate::lease::{live_leases, names, remove_tree};
-use crate::lock::{Lock, Mode};
+use crate::lease::{live_leases, names};
+use crate::lock::Lock;
+use crate::references::read_head;
 use crate::roots::file_roots;
 use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
+
+/// Commits hold their lock for as long as some renames take; who holds it longer is stopped.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a collection would remove.
 #[derive(Debug, Default)]
@@ -32,7 +39,11 @@ pub struct GcPlan {
     pub derived: Vec<PathBuf>,
     /// Bytes on disk of all of these.
     pub bytes: u64,
+    /// How long to wait for other commands to pause their commits, which take moments.
+    pub patience: Duration,
     known: HashSet<LayerId>,
+    /// The objects of the live layers, which were read whole.
+    needed: HashMap<LayerId, Vec<ObjectId>>,
 }
 
 /// What a collection removed.
@@ -65,26 +76,20 @@ impl Store {
             return Err(Error::NoRoots { path: self.layout().root().to_owned() });
         }
         let mut plan = GcPlan { roots: live.roots, live_layers: live.layers.len(), ..GcPlan::default() };
-        let needed = self.objects_of(live.layers.iter().copied())?;
+        plan.patience = PATIENCE;
+        self.add_needs(live.layers.iter().copied(), &mut plan.needed)?;
+        let needed: HashSet<ObjectId> = plan.needed.values().flatten().copied().collect();
         plan.layers = present.iter().filter(|layer| !live.layers.contains(layer)).copied().collect();
         for layer in &plan.layers {
-            plan.bytes += self.encoding_bytes(layer)?;
+            // Another collection may have been faster.
+            plan.bytes +=
+                fs::metadata(self.layout().layer(layer)).map_or(0, |metadata| disk_bytes(&metadata));
         }
         let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
         plan.known = present.into_iter().collect();
-        let mut indexed = HashSet::new();
-        for record in self.steps()? {
-            indexed.insert(record.key);
-            if record.layers.iter().any(|layer| dead.contains(layer)) {
-                plan.steps.push(record.key);
-            }
-        }
-        // Records whose rows a killed collection had removed already.
-        let records = names(&self.layout().directory("steps"))?;
-        plan.steps
-            .extend(records.iter().filter_map(|name| name.parse().ok()).filter(|key| !indexed.contains(key)));
+        plan.steps = self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
         self.for_each_object(|object, metadata| {
-            if !needed.contains_key(&object) {
+            if !needed.contains(&object) {
                 plan.bytes += disk_bytes(metadata);
                 plan.objects.push(object);
             }
@@ -97,35 +102,44 @@ impl Store {
     }
 
     /// Carries out `plan`, less what became live since.
-    pub fn gc(&self, plan: GcPlan, own: &Lease) -> Result<GcDone> {
+    pub fn gc(&self, mut plan: GcPlan, own: &Lease) -> Result<GcDone> {
         self.writable()?;
         let mut done = GcDone::default();
         {
-            let _commit = Lock::wait(&self.layout().commit_lock(), Mode::Exclusive)?;
+            let _commit = Lock::wait_at_most(&self.layout().commit_lock(), plan.patience)?;
             let live = self.live(own)?;
             let new = self.layers()?.into_iter().filter(|layer| !plan.known.contains(layer));
-            let needed = self.objects_of(live.layers.iter().copied().chain(new))?;
+            let all = live.layers.iter().copied().chain(new);
+            self.add_needs(all, &mut plan.needed)?;
+            let needed: HashSet<ObjectId> = plan.needed.values().flatten().copied().collect();
             let layers: Vec<LayerId> =
                 plan.layers.into_iter().filter(|layer| !live.layers.contains(layer)).collect();
+            let dead: HashSet<LayerId> = layers.iter().copied().collect();
+            let steps: Vec<StepKey> =
+                plan.steps.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
+            // What is no root any more must not be one again after a power cut, when its layers have gone.
+            if !layers.is_empty() {
+                let root = self.layout().root();
+                self.disk().sync_file_system(root).at("sync", root)?;
+            }
             // Rows first, then names, then bytes: at no moment does a row or a name stand for missing bytes.
             self.index().remove(&layers)?;
-            self.remove_steps(&plan.steps)?;
+            self.remove_steps(&steps)?;
             for layer in &layers {
-                let path = self.layout().layer(layer);
-                fs::remove_file(&path).at("remove", &path)?;
+                self.disk().remove_tree(&self.layout().layer(layer))?;
             }
             done.layers = layers.len();
             let batch = self.new_batch(own)?;
-            for object in plan.objects.iter().filter(|object| !needed.contains_key(object)) {
+            for object in plan.objects.iter().filter(|object| !needed.contains(object)) {
                 done.objects += usize::from(self.discard(object, &batch)?);
             }
             self.close_batch(&batch, own)?;
             for path in self.dead_derived(&live.stacks)? {
                 done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
-                remove_tree(&path)?;
+                self.disk().remove_tree(&path)?;
             }
             for pool in [self.layout().stub_pool(), self.layout().farm_pool()] {
-                done.freed += trim_pool(pool)?;
+                done.freed += trim_pool(self, pool)?;
             }
         }
         let (freed, waiting) = self.empty_trash(own)?;
@@ -134,10 +148,37 @@ impl Store {
         Ok(done)
     }
 
+    /// Forgets a layer that nothing needs, with the records that name it; returns whether nothing needed it.
+    /// Its objects stay for the next collection.
+    pub fn forget_layer(&self, layer: &LayerId, own: &Lease) -> Result<bool> {
+        self.writable()?;
+        let _commit = Lock::wait_at_most(&self.layout().commit_lock(), PATIENCE)?;
+        if self.live(own)?.layers.contains(layer) {
+            return Ok(false);
+        }
+        let dead = HashSet::from([*layer]);
+        let steps: Vec<StepKey> =
+            self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
+        self.index().remove(&[*layer])?;
+        self.remove_steps(&steps)?;
+        self.disk().remove_tree(&self.layout().layer(layer))?;
+        Ok(true)
+    }
+
+    /// Lists what running commands claim, by lease.
+    pub fn claimed_layers(&self) -> Result<Vec<Vec<LayerId>>> {
+        Ok(live_leases(self.layout(), "")?.into_iter().map(|lease| lease.layers).collect())
+    }
+
     fn live(&self, own: &Lease) -> Result<Live> {
         let mut live = Live::default();
-        for (_, stack) in file_roots(self)? {
+        for (path, stack) in file_roots(self)? {
             live.roots += 1;
+            let absent = |layer: &&LayerId| fs::symlink_metadata(self.layout().layer(layer)).is_err();
+            if let Some(layer) = stack.layers.iter().chain(&stack.also).find(absent) {
+                let detail = format!("its layer {layer} is missing");
+                return Err(Error::UnreadableRoot { path, detail });
+            }
             live.stacks.insert(stack.id());
             live.layers.extend(stack.layers.into_iter().chain(stack.also));
         }
@@ -149,20 +190,31 @@ impl Store {
         Ok(live)
     }
 
-    /// Returns the objects of `layers`, with their sizes. A layer that is absent needs nothing; one that cannot
-    /// be read is an error.
-    fn objects_of(&self, layers: impl Iterator<Item = LayerId>) -> Result<HashMap<ObjectId, u64>> {
-        let mut objects = HashMap::new();
-        for layer in layers {
-            match self.references(&layer) {
-                Ok(references) => {
-                    objects.extend(references.iter().map(|reference| (reference.object, reference.size)))
-                }
-                Err(Error::NoLayer(_)) => {}
-                Err(error) => return Err(error),
+    /// Adds the objects of `layers` to `needs`. A layer that is absent needs nothing; one that is damaged is an
+    /// error, so all bytes are read: a flipped bit in its table would give the wrong objects away.
+    fn add_needs(
+        &self,
+        layers: impl Iterator<Item = LayerId>,
+        needs: &mut HashMap<LayerId, Vec<ObjectId>>,
+    ) -> Result<()> {
+        let new: Vec<LayerId> = layers.filter(|layer| !needs.contains_key(layer)).collect();
+        let read = |layer: &LayerId| {
+            let unreadable = |detail| Error::UnreadableRoot { path: self.layout().layer(layer), detail };
+            match self.layer(layer) {
+                Ok(encoding) => match read_head(&encoding) {
+                    Ok((references, _)) => {
+                        Ok((*layer, references.iter().map(|reference| reference.object).collect()))
+                    }
+                    Err(error) => Err(unreadable(error.to_string())),
+                },
+                Err(Error::NoLayer(_)) => Ok((*layer, vec![])),
+                Err(Error::DamagedLayer { detail, .. }) => Err(unreadable(detail)),
+                Err(error) => Err(error),
             }
-        }
-        Ok(objects)
+        };
+        let found: Vec<_> = new.par_iter().map(read).collect::<Result<_>>()?;
+        needs.extend(found);
+        Ok(())
     }
 
     /// Calls `visit` with every object in the store.
@@ -196,17 +248,23 @@ impl Store {
         Ok(dead)
     }
 
+    /// Whether the record names a layer that is dead or absent. One that cannot be read is left to be repaired.
+    fn is_record_of(&self, key: &StepKey, dead: &HashSet<LayerId>) -> bool {
+        let is_gone = |layer: &LayerId| dead.contains(layer) || !self.has_layer(layer);
+        self.record(key).is_ok_and(|record| record.is_some_and(|record| record.layers.iter().any(is_gone)))
+    }
+
     fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
         self.index().remove_steps(steps)?;
         for step in steps {
-            remove_tree(&self.layout().step(step))?;
+            self.disk().remove_tree(&self.layout().step(step))?;
         }
         Ok(())
     }
 }
 
 /// Removes the files of a pool that no tree links to any more.
-fn trim_pool(pool: PathBuf) -> Result<u64> {
+fn trim_pool(store: &Store, pool: PathBuf) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let mut freed = 0;
     let mut directories = vec![pool];
@@ -217,7 +275,7 @@ fn trim_pool(pool: PathBuf) -> Result<u64> {
             if metadata.is_dir() {
                 directories.push(path);
             } else if metadata.nlink() == 1 {
-                remove_tree(&path)?;
+                store.disk().remove_tree(&path)?;
                 freed += disk_bytes(&metadata);
             }
         }

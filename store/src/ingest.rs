@@ -11,16 +11,17 @@
 //! below `tmp`, or complete objects that no layer needs; never a name with wrong bytes.
 
 use std::collections::HashMap;
-use std::fs::{self, File, OpenOptions};
+use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{RenameFlags, Timespec, Timestamps};
+use rustix::fs::{Timespec, Timestamps};
 
 use crate::action::ActionRecord;
+use crate::disk::{Disk, DiskFile};
 use crate::error::{Context, Error, Result};
 use crate::index::LayerRow;
 use crate::lock::{Lock, Mode};
@@ -57,8 +58,16 @@ pub struct Ingest<'a> {
 struct NewLayer {
     row: LayerRow,
     references: Vec<references::Reference>,
-    /// `None` for a layer that the store has.
-    staged: Option<PathBuf>,
+    encoded: Encoded,
+}
+
+/// Where the encoding of a layer is until its commit.
+#[derive(Debug)]
+enum Encoded {
+    /// Staged, compressed.
+    New(PathBuf),
+    /// In the store; and here, since a collection may take it until a lease names it.
+    Known(Vec<u8>),
 }
 
 /// What a commit did.
@@ -127,7 +136,7 @@ impl Ingest<'_> {
         }
         let object = hasher.finalize().into();
         if self.knows(&object, size)? {
-            fs::remove_file(&path).at("remove", &path)?;
+            self.disk().remove_file(&path).at("remove", &path)?;
         } else {
             self.keep(object, size, path, &file)?;
         }
@@ -140,16 +149,19 @@ impl Ingest<'_> {
         let (references, _) = references::read_head(encoding)?;
         let bytes = references.iter().map(|reference| reference.size).sum();
         let row = LayerRow { layer, objects: references.len() as u64, bytes };
-        let staged = if self.store.has_layer(&layer) {
-            None
-        } else {
-            let (path, mut file) = self.create()?;
-            let compressed = zstd::bulk::compress(encoding, ENCODING_LEVEL).at("compress", &path)?;
-            file.write_all(&compressed).at("write", &path)?;
-            Some(path)
+        let encoded = match self.store.has_layer(&layer) && self.store.trusts_layer(&layer) {
+            true => Encoded::Known(encoding.to_vec()),
+            false => Encoded::New(self.stage(encoding)?.0),
         };
-        unpoisoned(&self.layers).push(NewLayer { row, references, staged });
+        unpoisoned(&self.layers).push(NewLayer { row, references, encoded });
         Ok(layer)
+    }
+
+    fn stage(&self, encoding: &[u8]) -> Result<(PathBuf, DiskFile)> {
+        let (path, mut file) = self.create()?;
+        let compressed = zstd::bulk::compress(encoding, ENCODING_LEVEL).at("compress", &path)?;
+        file.write_all(&compressed).at("write", &path)?;
+        Ok((path, file))
     }
 
     /// Returns where the content of an object of this batch, or of the store, can be read now.
@@ -178,7 +190,7 @@ impl Ingest<'_> {
         let mut steps_staged = vec![];
         for step in &steps {
             let (path, mut file) = self.create()?;
-            file.write_all(&serde_json::to_vec_pretty(step).expect("plain data")).at("write", &path)?;
+            file.write_all(&crate::seal::sealed(step)).at("write", &path)?;
             steps_staged.push((path, layout.step(&step.key)));
         }
         self.sync()?;
@@ -192,13 +204,20 @@ impl Ingest<'_> {
                 }
             }
             for layer in &layers {
-                if let Some(path) = &layer.staged {
-                    move_new(path, &layout.layer(&layer.row.layer))?;
-                    committed.layers += 1;
+                match &layer.encoded {
+                    Encoded::New(path) => self.name_layer(path, &layer.row.layer)?,
+                    Encoded::Known(_) if self.store.has_layer(&layer.row.layer) => continue,
+                    // Collected since it was put, as nothing needed it then.
+                    Encoded::Known(encoding) => {
+                        let (path, file) = self.stage(encoding)?;
+                        file.sync().at("sync", &path)?;
+                        self.name_layer(&path, &layer.row.layer)?;
+                    }
                 }
+                committed.layers += 1;
             }
             for (path, name) in &steps_staged {
-                fs::rename(path, name).at("rename", name)?;
+                self.replace(path, name)?;
             }
         }
         self.sync()?;
@@ -215,20 +234,21 @@ impl Ingest<'_> {
         committed: &mut Committed,
     ) -> Result<()> {
         let name = self.store.layout().object(&reference.object);
-        if let Ok(metadata) = fs::metadata(&name)
-            && metadata.len() == reference.size
-        {
+        if self.is_object(&reference.object, reference.size) {
             return Ok(());
         }
         match staged.get(&reference.object) {
             Some(path) => {
-                // Replaces an object of the wrong size, which the store must have got from a failing disk.
-                fs::rename(path, &name).at("rename", &name)?;
+                // Replaces what a failing disk made of the object.
+                self.replace(path, &name)?;
+                self.store.trust_object(&reference.object);
                 committed.objects += 1;
                 committed.bytes += reference.size;
                 Ok(())
             }
             None if self.store.revive(&reference.object)? => Ok(()),
+            // Another process took it back in between.
+            None if self.is_object(&reference.object, reference.size) => Ok(()),
             None => Err(Error::NoObject(reference.object)),
         }
     }
@@ -239,40 +259,76 @@ impl Ingest<'_> {
         if size == 0 || unpoisoned(&self.staged).contains_key(object) {
             return Ok(true);
         }
-        match fs::metadata(self.store.layout().object(object)) {
-            Ok(metadata) if metadata.len() == size => Ok(true),
-            _ => self.store.revive(object),
+        if self.is_object(object, size) {
+            return Ok(true);
         }
+        Ok(self.store.trusts_object(object) && self.store.revive(object)? && self.is_object(object, size))
     }
 
-    fn keep(&self, object: ObjectId, size: u64, path: PathBuf, file: &File) -> Result<()> {
+    /// Whether the store has the object, as far as that can be seen without reading it.
+    fn is_object(&self, object: &ObjectId, size: u64) -> bool {
+        let metadata = fs::symlink_metadata(self.store.layout().object(object));
+        metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
+            && self.store.trusts_object(object)
+    }
+
+    fn keep(&self, object: ObjectId, size: u64, path: PathBuf, file: &DiskFile) -> Result<()> {
         let time = Timespec { tv_sec: OBJECT_MTIME, tv_nsec: 0 };
         let times = Timestamps { last_access: time, last_modification: time };
-        rustix::fs::futimens(file, &times).at("set the time of", &path)?;
+        rustix::fs::futimens(file.file(), &times).at("set the time of", &path)?;
         self.written.fetch_add(size, Ordering::Relaxed);
         let twin = unpoisoned(&self.staged).insert(object, path);
-        twin.map_or(Ok(()), |twin| fs::remove_file(&twin).at("remove", &twin))
+        twin.map_or(Ok(()), |twin| self.disk().remove_file(&twin).at("remove", &twin))
     }
 
-    fn create(&self) -> Result<(PathBuf, File)> {
+    fn create(&self) -> Result<(PathBuf, DiskFile)> {
         let path = self.staging.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
         // Mode 0444 from the start: an object can be opened for writing only here.
-        let file =
-            OpenOptions::new().write(true).create_new(true).mode(0o444).open(&path).at("create", &path)?;
+        let file = self.disk().create(&path, 0o444).at("create", &path)?;
         Ok((path, file))
     }
 
     fn sync(&self) -> Result<()> {
         let path = self.store.layout().root();
-        let directory = File::open(path).at("open", path)?;
-        rustix::fs::syncfs(&directory).at("sync", path)
+        self.disk().sync_file_system(path).at("sync", path)
+    }
+
+    fn disk(&self) -> &Disk {
+        self.store.disk()
+    }
+
+    /// Gives a new layer its name, unless another process was faster.
+    fn name_layer(&self, from: &Path, layer: &LayerId) -> Result<()> {
+        use std::io::ErrorKind::{AlreadyExists, InvalidInput};
+        let to = self.store.layout().layer(layer);
+        if !self.store.trusts_layer(layer) {
+            self.replace(from, &to)?;
+            self.store.trust_layer(layer);
+            return Ok(());
+        }
+        match self.disk().rename_new(from, &to) {
+            Err(error) if error.kind() == AlreadyExists && self.store.has_layer(layer) => {
+                self.disk().remove_file(from).at("remove", from)
+            }
+            // Damaged, or a file system without RENAME_NOREPLACE: replacing equal content is harmless.
+            Err(error) if matches!(error.kind(), AlreadyExists | InvalidInput) => self.replace(from, &to),
+            other => other.at("rename", &to),
+        }
+    }
+
+    /// Renames `from` to `to`, whatever a failing disk has put there.
+    fn replace(&self, from: &Path, to: &Path) -> Result<()> {
+        if fs::symlink_metadata(to).is_ok_and(|metadata| metadata.is_dir()) {
+            self.disk().remove_tree(to)?;
+        }
+        self.disk().rename(from, to).at("rename", to)
     }
 }
 
 impl Drop for Ingest<'_> {
     fn drop(&mut self) {
         // What a commit moved is gone from here; the rest goes with the lease if it cannot go now.
-        let _goes_with_the_lease = crate::lease::remove_tree(&self.staging);
+        let _goes_with_the_lease = self.disk().remove_tree(&self.staging);
     }
 }
 
@@ -299,17 +355,6 @@ fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
         }
     }
     Ok(filled)
-}
-
-/// Renames `from` to `to` unless `to` exists, which then has the same content.
-fn move_new(from: &Path, to: &Path) -> Result<()> {
-    let cwd = rustix::fs::CWD;
-    match rustix::fs::renameat_with(cwd, from, cwd, to, RenameFlags::NOREPLACE) {
-        Err(rustix::io::Errno::EXIST) => fs::remove_file(from).at("remove", from),
-        // File systems without RENAME_NOREPLACE: replacing equal content is harmless.
-        Err(rustix::io::Errno::INVAL) => fs::rename(from, to).at("rename", to),
-        other => other.at("rename", to),
-    }
 }
 
 /// Returns how many bytes `metadata` takes on disk.

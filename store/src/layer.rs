@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Read;
 
 use crate::error::{Context, Error, Result};
+use crate::layout::Layout;
 use crate::references::{self, LAYER_MAGIC, Reference};
 use crate::{LayerId, Store};
 
@@ -13,7 +14,7 @@ const MAX_ENCODING: u64 = 1 << 30;
 impl Store {
     /// Whether the layer is in the store, and so complete and durable.
     pub fn has_layer(&self, layer: &LayerId) -> bool {
-        self.layout().layer(layer).exists()
+        is_present(self.layout(), layer)
     }
 
     /// Lists every layer.
@@ -66,4 +67,9 @@ impl Store {
         let path = self.layout().layer(layer);
         Ok(fs::metadata(&path).at("inspect", &path)?.blocks() * 512)
     }
+}
+
+/// Whether a file with something in it has the layer's name: no encoding is empty.
+pub(crate) fn is_present(layout: &Layout, layer: &LayerId) -> bool {
+    fs::metadata(layout.layer(layer)).is_ok_and(|metadata| metadata.is_file() && metadata.len() > 0)
 }

@@ -102,6 +102,12 @@ impl Layout {
         self.root.join("farm").join(stack.to_hex())
     }
 
+    /// Lists the farms that there are.
+    pub fn all_farms(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.root.join("farm")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| *path != self.farm_pool()).collect()
+    }
+
     /// The pool of copies that farms link from.
     pub fn farm_pool(&self) -> PathBuf {
         self.root.join("farm/pool")

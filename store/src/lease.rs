@@ -4,8 +4,8 @@
 //! process ids, no times, no refreshing. The order of events makes the sweep of dead ones safe:
 //! a lease is visible before its staging directory exists and goes after it.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use crate::disk::{Disk, DiskFile};
 use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
 use crate::lock::{Lock, Mode};
@@ -42,7 +43,8 @@ enum Need {
 pub struct Lease {
     id: String,
     layout: Layout,
-    file: File,
+    disk: Disk,
+    file: DiskFile,
 }
 
 static COUNTER: AtomicU64 = AtomicU64::new(0);
@@ -64,19 +66,27 @@ impl Store {
             // Locked under a hidden name first: a visible lease with a free lock would be swept. So is a hidden
             // one, in the moment before it is locked; then this begins again.
             let hidden = layout.lease(&format!(".{id}"));
-            let mut file =
-                OpenOptions::new().append(true).create_new(true).open(&hidden).at("create", &hidden)?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            let disk = self.disk().clone();
+            let file = disk.create(&hidden, 0o644).at("create", &hidden)?;
+            match flock(file.file(), FlockOperation::NonBlockingLockExclusive) {
                 Err(rustix::io::Errno::WOULDBLOCK) => continue,
                 other => other.at("lock", &hidden)?,
             }
-            write_line(&mut file, &header).at("write", &hidden)?;
             let path = layout.lease(&id);
-            match fs::rename(&hidden, &path) {
-                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                other => other.at("rename", &path)?,
+            let named = file.append(&line(&header)).at("write", &hidden).and_then(|()| {
+                match disk.rename(&hidden, &path) {
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+                    other => other.map(|()| true).at("rename", &path),
+                }
+            });
+            match named {
+                Ok(true) => return Ok(Lease { id, layout, disk, file }),
+                Ok(false) => {}
+                Err(error) => {
+                    let _swept_later = disk.remove_file(&hidden);
+                    return Err(error);
+                }
             }
-            return Ok(Lease { id, layout, file });
         }
     }
 
@@ -87,7 +97,7 @@ impl Store {
         let staging = self.layout().directory("tmp");
         for name in names(&staging)? {
             if !self.layout().lease(&name).exists() {
-                remove_tree(&staging.join(&name))?;
+                self.disk().remove_tree(&staging.join(&name))?;
             }
         }
         let leases = self.layout().directory("leases");
@@ -95,8 +105,8 @@ impl Store {
             let path = leases.join(&name);
             let Ok(file) = File::open(&path) else { continue };
             if flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-                remove_tree(&self.layout().staging(&name))?;
-                let _gone_already_is_fine = fs::remove_file(&path);
+                self.disk().remove_tree(&self.layout().staging(&name))?;
+                let _gone_already_is_fine = self.disk().remove_file(&path);
             }
         }
         Ok(())
@@ -105,7 +115,7 @@ impl Store {
 
 /// Lists the names in a directory; an absent one has none.
 pub(crate) fn names(directory: &std::path::Path) -> Result<Vec<String>> {
-    let entries = match fs::read_dir(directory) {
+    let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(vec![]),
         Err(error) => return Err(error).at("list", directory),
@@ -121,40 +131,10 @@ pub(crate) fn names(directory: &std::path::Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Removes a file or a tree, directories without permissions included; an absent one is fine.
-pub fn remove_tree(path: &std::path::Path) -> Result<()> {
-    let attempt = |path: &std::path::Path| match fs::symlink_metadata(path) {
-        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match attempt(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
-            make_removable(path);
-            attempt(path)
-        }
-        other => other,
-    }
-    .or_else(|error| if error.kind() == std::io::ErrorKind::NotFound { Ok(()) } else { Err(error) })
-    .at("remove", path)
-}
-
-/// Gives the owner write permission on every directory below `path`, where that is possible.
-fn make_removable(path: &std::path::Path) {
-    use std::os::unix::fs::PermissionsExt;
-    let Ok(metadata) = fs::symlink_metadata(path) else { return };
-    if metadata.is_dir() {
-        let _the_removal_will_say = fs::set_permissions(path, fs::Permissions::from_mode(0o700));
-        for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-            make_removable(&entry.path());
-        }
-    }
-}
-
-fn write_line(file: &mut File, value: &impl Serialize) -> std::io::Result<()> {
-    let mut line = serde_json::to_vec(value)?;
+fn line(value: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(value).expect("plain data");
     line.push(b'\n');
-    file.write_all(&line)
+    line
 }
 
 impl Lease {
@@ -166,7 +146,7 @@ impl Lease {
     /// Returns this lease's directory below `tmp`, making it if needed; removed with the lease.
     pub fn staging(&self) -> Result<PathBuf> {
         let path = self.layout.staging(&self.id);
-        match fs::create_dir(&path) {
+        match self.disk.create_directory(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error).at("create", &path),
             _ => Ok(path),
         }
@@ -175,7 +155,7 @@ impl Lease {
     /// Makes a new directory in the staging directory, named after what it is for.
     pub fn new_directory(&self, purpose: &str) -> Result<PathBuf> {
         let path = self.staging()?.join(format!("{purpose}-{}", COUNTER.fetch_add(1, Ordering::Relaxed)));
-        fs::create_dir(&path).at("create", &path)?;
+        self.disk.create_directory(&path).at("create", &path)?;
         Ok(path)
     }
 
@@ -185,7 +165,7 @@ impl Lease {
     pub fn hold(&self, layers: &[LayerId]) -> Result<Vec<LayerId>> {
         let _commit = Lock::wait(&self.layout.commit_lock(), Mode::Shared)?;
         self.note(layers)?;
-        Ok(layers.iter().filter(|layer| !self.layout.layer(layer).exists()).copied().collect())
+        Ok(layers.iter().filter(|layer| !crate::layer::is_present(&self.layout, layer)).copied().collect())
     }
 
     /// Claims the image and the stub tree of `stack`.
@@ -201,17 +181,15 @@ impl Lease {
 
     fn write(&self, need: &Need) -> Result<()> {
         let path = self.layout.lease(&self.id);
-        (&self.file)
-            .write_all(format!("{}\n", serde_json::to_string(need).expect("plain data")).as_bytes())
-            .at("write", &path)
+        self.file.append(&line(need)).at("write", &path)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         // What cannot be removed now is swept by the next command, since the lock goes with the file.
-        let _swept_later = remove_tree(&self.layout.staging(&self.id));
-        let _swept_later = fs::remove_file(self.layout.lease(&self.id));
+        let _swept_later = self.disk.remove_tree(&self.layout.staging(&self.id));
+        let _swept_later = self.disk.remove_file(&self.layout.lease(&self.id));
     }
 }
 

@@ -6,6 +6,7 @@
 
 mod action;
 mod digest;
+mod disk;
 mod error;
 mod gc;
 mod index;
@@ -16,7 +17,9 @@ mod lease;
 mod lock;
 mod open;
 pub mod references;
+mod repair;
 mod roots;
+mod seal;
 mod trash;
 mod usage;
 mod verify;
@@ -25,16 +28,17 @@ use std::sync::MutexGuard;
 
 pub use action::ActionRecord;
 pub use digest::{LayerId, ObjectId, ParseIdError, StackId, StepKey};
+pub use disk::{Change, Disk, DiskFile, Faults, remove_tree};
 pub use error::{Error, Result};
 pub use gc::{GcDone, GcPlan};
 pub use ingest::{Committed, Ingest, PutError};
 pub use layout::{Layout, object_name};
-pub use lease::{Lease, LeaseHeader, LiveLease, remove_tree};
+pub use lease::{Lease, LeaseHeader, LiveLease};
 pub use lock::{Lock, Mode};
 pub use open::{Access, FileSystem, Store};
-pub use roots::{RootKind, Stack, read_json, write_atomically};
+pub use roots::{RootKind, Stack, read_json};
 pub use usage::Usage;
-pub use verify::{Depth, Finding, Progress, Report};
+pub use verify::{Depth, Finding, Progress, Report, Subject};
 
 impl Store {
     fn index(&self) -> MutexGuard<'_, index::Index> {

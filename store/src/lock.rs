@@ -2,10 +2,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::error::{Context, Result};
+use crate::error::{Context, Error, Result};
 
 /// How a lock is shared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,9 +35,31 @@ impl Lock {
         Ok(Self { file })
     }
 
+    /// Waits for the exclusive lock at `path`, but not longer than `limit`.
+    pub(crate) fn wait_at_most(path: &Path, limit: Duration) -> Result<Self> {
+        let began = Instant::now();
+        loop {
+            match Self::attempt(path)? {
+                Some(lock) => return Ok(lock),
+                None if began.elapsed() > limit => return Err(Error::Busy { path: path.to_owned() }),
+                None => std::thread::sleep(Duration::from_millis(2)),
+            }
+        }
+    }
+
     /// Takes the exclusive lock at `path` if nobody holds it.
     pub fn attempt(path: &Path) -> Result<Option<Self>> {
         let file = open(path)?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => Ok(Some(Self { file })),
+            Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
+            Err(error) => Err(error).at("lock", path),
+        }
+    }
+
+    /// Takes the exclusive lock on a directory if nobody holds it.
+    pub(crate) fn attempt_directory(path: &Path) -> Result<Option<Self>> {
+        let file = File::open(path).at("open", path)?;
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(Some(Self { file })),
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

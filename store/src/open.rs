@@ -2,11 +2,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
+use crate::disk::{Disk, Faults};
 use crate::error::{Context, Error, Result};
 use crate::index::Index;
 use crate::layout::{DIRECTORIES, FORMAT, FORMAT_PREFIX, Layout};
+use crate::repair::Doubts;
 
 /// Whether a store is only read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +57,9 @@ pub struct Store {
     layout: Layout,
     access: Access,
     file_system: FileSystem,
+    disk: Disk,
     pub(crate) index: Mutex<Index>,
+    pub(crate) doubts: Mutex<Doubts>,
 }
 
 impl Store {
@@ -63,10 +67,19 @@ impl Store {
     ///
     /// For writing, makes it if the directory is absent or empty, and sweeps what dead processes left.
     pub fn open(root: &Path, access: Access) -> Result<Self> {
+        Self::open_on(root, access, Disk::default())
+    }
+
+    /// Opens a store whose every change `faults` sees, and may fail: for tests.
+    pub fn open_with(root: &Path, access: Access, faults: Arc<dyn Faults>) -> Result<Self> {
+        Self::open_on(root, access, Disk::with(faults))
+    }
+
+    fn open_on(root: &Path, access: Access, disk: Disk) -> Result<Self> {
         let root = std::path::absolute(root).at("resolve", root)?;
         let layout = Layout::new(root);
         if access == Access::Write {
-            create(&layout)?;
+            create(&layout, &disk)?;
         }
         check_format(&layout)?;
         let file_system = FileSystem::of(layout.root())?;
@@ -74,10 +87,11 @@ impl Store {
             rustix::fs::access(layout.root(), rustix::fs::Access::WRITE_OK).at("write to", layout.root())?;
         }
         let index = match access {
-            Access::Write => Index::open(&layout)?,
+            Access::Write => Index::open(&layout, &disk)?,
             Access::Read => Index::open_for_reading(&layout)?,
         };
-        let store = Self { layout, access, file_system, index: Mutex::new(index) };
+        let store =
+            Self { layout, access, file_system, disk, index: Mutex::new(index), doubts: Mutex::default() };
         if access == Access::Write {
             store.sweep()?;
         }
@@ -92,6 +106,11 @@ impl Store {
     /// What the file system below the store allows.
     pub fn file_system(&self) -> FileSystem {
         self.file_system
+    }
+
+    /// How the store's files are changed.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// Returns how many bytes the store's file system has left for this process (`f_bavail` of statvfs(3)).
@@ -114,9 +133,10 @@ impl Store {
     }
 }
 
-fn create(layout: &Layout) -> Result<()> {
+fn create(layout: &Layout, disk: &Disk) -> Result<()> {
     let root = layout.root();
-    if layout.format().exists() {
+    // An empty one is what a power cut left of a store in the making.
+    if fs::metadata(layout.format()).is_ok_and(|metadata| metadata.len() > 0) {
         return Ok(());
     }
     let existing: PathBuf = root.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/")).to_owned();
@@ -130,19 +150,19 @@ fn create(layout: &Layout) -> Result<()> {
         return Err(Error::NotAStore { path: root.to_owned() });
     }
     for name in DIRECTORIES {
-        make_directory(&layout.directory(name))?;
+        make_directory(disk, &layout.directory(name))?;
     }
     for prefix in 0..=255 {
-        make_directory(&layout.objects().join(format!("{prefix:02x}")))?;
+        make_directory(disk, &layout.objects().join(format!("{prefix:02x}")))?;
     }
-    // The format file comes last and at once: a store without it is finished by whoever opens it next.
-    let temporary = root.join(format!("format.{}", std::process::id()));
-    fs::write(&temporary, format!("{FORMAT_PREFIX}{FORMAT}\n")).at("write", &temporary)?;
-    fs::rename(&temporary, layout.format()).at("rename", &temporary)
+    // The format file comes last and at once: a store without it is finished by whoever opens it next. It is
+    // synced after the directories were made, so it never outlives one of them.
+    let text = format!("{FORMAT_PREFIX}{FORMAT}\n");
+    crate::roots::replace_durably(layout, disk, &layout.format(), text.as_bytes())
 }
 
-fn make_directory(path: &Path) -> Result<()> {
-    match fs::create_dir(path) {
+fn make_directory(disk: &Disk, path: &Path) -> Result<()> {
+    match disk.create_directory(path) {
         Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error).at("create", path),
         _ => Ok(()),
     }

@@ -3,14 +3,18 @@
 //! A root is a built task variant, a pin, an environment or a live lease. The first three have the same JSON
 //! head, a list of layers; whatever else their owner writes beside it is not the store's business.
 
-use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fs, io};
 
+use rustix::fs::{FlockOperation, flock};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::disk::Disk;
 use crate::error::{Context, Error, Result};
+use crate::layout::Layout;
+use crate::seal::{sealed, unsealed};
 use crate::{LayerId, StackId, Store};
 
 /// The part of every root file that garbage collection reads.
@@ -59,7 +63,7 @@ impl Store {
     /// The caller holds a lease on these layers, so nothing can go between the check and the write.
     pub fn set_root(&self, kind: RootKind, name: &str, value: &impl Serialize) -> Result<()> {
         self.writable()?;
-        write_atomically(&self.root_file(kind, name), value)
+        self.write_atomically(&self.root_file(kind, name), value)
     }
 
     /// Reads the root `name`; `None` if there is none.
@@ -71,11 +75,19 @@ impl Store {
     pub fn remove_root(&self, kind: RootKind, name: &str) -> Result<bool> {
         self.writable()?;
         let path = self.root_file(kind, name);
-        match fs::remove_file(&path) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-            Err(error) => Err(error).at("remove", &path),
-        }
+        let is_there = fs::symlink_metadata(&path).is_ok();
+        // Whatever a failing disk made of the file.
+        self.disk().remove_tree(&path)?;
+        Ok(is_there)
+    }
+
+    /// Returns which root is in the file at `path`; none if it is not that of a task or pin.
+    pub fn root_at(&self, path: &Path) -> Option<(RootKind, String)> {
+        let name = unescape(path.file_name()?.to_str()?.strip_suffix(".json")?);
+        [RootKind::Task, RootKind::Pin]
+            .into_iter()
+            .find(|kind| self.root_file(*kind, &name) == path)
+            .map(|kind| (kind, name))
     }
 
     /// Lists the names of the roots of one kind.
@@ -84,23 +96,20 @@ impl Store {
         Ok(names.iter().filter_map(|name| name.strip_suffix(".json")).map(unescape).collect())
     }
 
-    fn root_file(&self, kind: RootKind, name: &str) -> PathBuf {
+    /// Writes a new JSON file of the store with its seal, complete before anything that it is in gets a name.
+    pub fn write_new(&self, path: &Path, value: &impl Serialize) -> Result<()> {
+        self.disk().create_with(path, &sealed(value)).map(drop).at("write", path)
+    }
+
+    /// Replaces the file at `path` by the JSON of `value`, durably: readers see the old or the new one.
+    pub(crate) fn write_atomically(&self, path: &Path, value: &impl Serialize) -> Result<()> {
+        replace_durably(self.layout(), self.disk(), path, &sealed(value))
+    }
+
+    /// The file of a root.
+    pub(crate) fn root_file(&self, kind: RootKind, name: &str) -> PathBuf {
         self.layout().directory(kind.directory()).join(format!("{}.json", escape(name)))
     }
-}
-
-/// Replaces the file at `path` by the JSON of `value`: readers see the old or the new one.
-pub fn write_atomically(path: &Path, value: &impl Serialize) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let temporary = path.with_file_name(format!(".{name}.{}", std::process::id()));
-    let text = serde_json::to_vec_pretty(value).expect("plain data");
-    let write = || {
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(&text)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    };
-    write().inspect_err(|_| drop(fs::remove_file(&temporary))).at("write", path)
 }
 
 /// Reads the JSON file at `path`; `None` if it is absent.
@@ -110,9 +119,54 @@ pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error).at("read", path),
     };
-    let unreadable =
-        |error: serde_json::Error| Error::UnreadableRoot { path: path.to_owned(), detail: error.to_string() };
-    serde_json::from_slice(&bytes).map(Some).map_err(unreadable)
+    unsealed(&bytes)
+        .map(Some)
+        .map_err(|error| Error::UnreadableRoot { path: path.to_owned(), detail: error.to_string() })
+}
+
+/// Gives the file at `path` this content, on the disk when it returns.
+///
+/// What is not yet complete lies among the leases, hidden and locked, so that the next sweep removes it if this
+/// process dies.
+pub(crate) fn replace_durably(layout: &Layout, disk: &Disk, path: &Path, bytes: &[u8]) -> Result<()> {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let temporary = layout.lease(&format!(".file-{}-{number}", std::process::id()));
+        let write = || -> io::Result<bool> {
+            let file = match disk.create(&temporary, 0o644) {
+                // A dead process had the same number.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+                other => other?,
+            };
+            if flock(file.file(), FlockOperation::NonBlockingLockExclusive).is_err() {
+                return Ok(false);
+            }
+            file.append(bytes)?;
+            file.sync()?;
+            if fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir()) {
+                // What a failing disk made of the file.
+                disk.remove_tree(path).map_err(io::Error::other)?;
+            }
+            match disk.rename(&temporary, path) {
+                // Swept in the moment before it was locked.
+                Err(error) if error.kind() == io::ErrorKind::NotFound && !temporary.exists() => {
+                    return Ok(false);
+                }
+                other => other?,
+            }
+            disk.sync(path.parent().unwrap_or(path))?;
+            Ok(true)
+        };
+        match write() {
+            Ok(true) => return Ok(()),
+            Ok(false) => {}
+            Err(error) => {
+                let _swept_later = disk.remove_file(&temporary);
+                return Err(error).at("write", path);
+            }
+        }
+    }
 }
 
 /// File names for roots: a task's name has a slash.
@@ -127,28 +181,31 @@ fn unescape(name: &str) -> String {
 /// Every stack that some file of the store keeps alive, with the file's path.
 pub(crate) fn file_roots(store: &Store) -> Result<Vec<(PathBuf, Stack)>> {
     let mut roots = vec![];
+    for path in root_files(store)? {
+        if let Some(stack) = read_json::<Stack>(&path).map_err(|error| as_unreadable(&path, error))? {
+            roots.push((path, stack));
+        }
+    }
+    Ok(roots)
+}
+
+/// Every file that may be a root.
+pub(crate) fn root_files(store: &Store) -> Result<Vec<PathBuf>> {
+    let mut files = vec![];
     for kind in [RootKind::Task, RootKind::Pin] {
         let directory = store.layout().directory(kind.directory());
         for name in crate::lease::names(&directory)? {
             if !name.starts_with('.') {
-                add_root(directory.join(name), &mut roots)?;
+                files.push(directory.join(name));
             }
         }
     }
     let environments = store.layout().environments();
     for name in crate::lease::names(&environments)? {
-        let state = environments.join(&name).join("state.json");
         // A directory without a state is an environment that was never finished or is being removed.
-        add_root(state, &mut roots)?;
+        files.push(environments.join(&name).join("state.json"));
     }
-    Ok(roots)
-}
-
-fn add_root(path: PathBuf, roots: &mut Vec<(PathBuf, Stack)>) -> Result<()> {
-    if let Some(stack) = read_json::<Stack>(&path).map_err(|error| as_unreadable(&path, error))? {
-        roots.push((path, stack));
-    }
-    Ok(())
+    Ok(files)
 }
 
 fn as_unreadable(path: &Path, error: Error) -> Error {

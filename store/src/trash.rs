@@ -10,8 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::{Context, Result};
-use crate::lease::{live_leases, names, remove_tree};
-use crate::roots::{read_json, write_atomically};
+use crate::lease::{live_leases, names};
+use crate::lock::Lock;
+use crate::roots::read_json;
 use crate::{Lease, ObjectId, Store};
 
 /// The file of a batch that lists the leases which must die before the batch may go.
@@ -22,7 +23,7 @@ impl Store {
     pub(crate) fn revive(&self, object: &ObjectId) -> Result<bool> {
         let name = self.layout().object(object);
         for batch in self.batches()? {
-            match fs::rename(batch.join(object.to_hex()), &name) {
+            match self.disk().rename(&batch.join(object.to_hex()), &name) {
                 Ok(()) => return Ok(true),
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 Err(error) => return Err(error).at("rename", &name),
@@ -34,7 +35,7 @@ impl Store {
     /// Moves an object to `batch`; returns whether it was there.
     pub(crate) fn discard(&self, object: &ObjectId, batch: &Path) -> Result<bool> {
         let name = self.layout().object(object);
-        match fs::rename(&name, batch.join(object.to_hex())) {
+        match self.disk().rename(&name, &batch.join(object.to_hex())) {
             Ok(()) => Ok(true),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(error).at("rename", &name),
@@ -44,50 +45,69 @@ impl Store {
     /// Makes an empty batch, named after `own`.
     pub(crate) fn new_batch(&self, own: &Lease) -> Result<PathBuf> {
         let batch = self.layout().directory("trash").join(own.id());
-        fs::create_dir(&batch).at("create", &batch)?;
+        self.disk().create_directory(&batch).at("create", &batch)?;
         Ok(batch)
     }
 
     /// Notes which leases are alive after the last object was moved to `batch`.
-    pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<()> {
+    pub(crate) fn close_batch(&self, batch: &Path, own: &Lease) -> Result<Vec<String>> {
         let alive: Vec<String> =
             live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
-        write_atomically(&batch.join(LEASES), &alive)
+        self.write_atomically(&batch.join(LEASES), &alive)?;
+        Ok(alive)
     }
 
     /// Deletes the batches whose leases are all dead.
     ///
     /// Returns the bytes that this freed on disk, and how many batches must wait.
     pub(crate) fn empty_trash(&self, own: &Lease) -> Result<(u64, usize)> {
-        let alive: HashSet<String> =
-            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
-        let (mut freed, mut waiting) = (0, 0);
+        let trash = self.layout().directory("trash");
+        let Some(_emptying) = Lock::attempt_directory(&trash)? else {
+            // Another collection is at it.
+            return Ok((0, self.batches()?.len()));
+        };
+        let (mut noted, mut freed, mut waiting) = (vec![], 0, 0);
         for batch in self.batches()? {
             match read_json::<Vec<String>>(&batch.join(LEASES))? {
-                Some(noted) if noted.iter().all(|lease| !alive.contains(lease)) => {}
-                Some(_) => {
-                    waiting += 1;
-                    continue;
-                }
-                // Its collector died. Whoever is alive now includes whoever was alive then.
-                None => {
-                    self.close_batch(&batch, own)?;
-                    if !alive.is_empty() {
-                        waiting += 1;
-                        continue;
-                    }
-                }
+                Some(leases) => noted.push((batch, leases)),
+                // Its collector died, if nobody is alive; else it may be moving more, and will write its own list.
+                // Whoever is alive now includes whoever was alive then.
+                None => match self.close_batch(&batch, own)? {
+                    leases if leases.is_empty() => noted.push((batch, leases)),
+                    _ => waiting += 1,
+                },
+            }
+        }
+        // Asked after the lists were read: a list that is younger than the answer could name a lease that the
+        // answer has not seen.
+        let alive: HashSet<String> =
+            live_leases(self.layout(), own.id())?.into_iter().map(|lease| lease.id).collect();
+        for (batch, leases) in noted {
+            let is_final = read_json(&batch.join(LEASES))?.as_ref() == Some(&leases);
+            if !is_final || leases.iter().any(|lease| alive.contains(lease)) {
+                waiting += 1;
+                continue;
             }
             for name in names(&batch)? {
                 let path = batch.join(name);
                 let bytes =
                     fs::symlink_metadata(&path).map_or(0, |metadata| crate::ingest::disk_bytes(&metadata));
-                remove_tree(&path)?;
+                self.disk().remove_tree(&path)?;
                 freed += if path.ends_with(LEASES) { 0 } else { bytes };
             }
-            remove_tree(&batch)?;
+            self.disk().remove_tree(&batch)?;
         }
         Ok((freed, waiting))
+    }
+
+    /// Lists the objects in the trash.
+    pub(crate) fn thrown_away(&self) -> Result<Vec<(PathBuf, ObjectId)>> {
+        let mut objects = vec![];
+        for batch in self.batches()? {
+            let names = names(&batch)?;
+            objects.extend(names.iter().filter_map(|name| Some((batch.join(name), name.parse().ok()?))));
+        }
+        Ok(objects)
     }
 
     fn batches(&self) -> Result<Vec<PathBuf>> {

@@ -2,7 +2,15 @@
 
 mod collect;
 mod crash;
+mod crowd;
 mod damage;
+mod faults;
 mod full;
 mod history;
+mod kills;
 mod places;
+mod power;
+mod report;
+mod scenes;
+mod space;
+mod wounds;

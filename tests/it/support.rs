@@ -8,7 +8,7 @@ mod repository;
 mod walk;
 
 pub(crate) use catalog::{PROJECT, TASK, host_python, lock_of};
-pub(crate) use machine::{Need, lacks, rounds, work_directory};
+pub(crate) use machine::{Need, lacks, long, rounds, work_directory};
 pub(crate) use packages::{Package, downloaded, sdist, wheel};
 pub(crate) use place::{Place, User, assert_failed, wait_until};
 pub(crate) use repository::Repository;

@@ -98,6 +98,48 @@ fn each_job_has_one_place() {
     }
 }
 
+#[test]
+fn every_change_of_the_store_passes_its_seam() {
+    let changes = [
+        "fs::write(",
+        "fs::rename(",
+        "fs::remove_",
+        "fs::create_dir(",
+        "fs::copy(",
+        "fs::hard_link(",
+        "fs::set_permissions(",
+        "File::create",
+        "OpenOptions",
+        "renameat",
+        "linkat",
+        "syncfs(",
+        "sync_all(",
+        "sync_data(",
+    ];
+    for (path, text) in sources() {
+        // Lock files hold nothing.
+        let own = ["store/src/disk.rs", "store/src/lock.rs"].contains(&path.as_str());
+        if !path.starts_with("store/src/") || own {
+            continue;
+        }
+        for (number, line) in without_tests(&text).lines().enumerate() {
+            if line.trim_start().starts_with("//") {
+                continue;
+            }
+            if let Some(word) = changes.iter().find(|word| line.contains(**word)) {
+                panic!(
+                    "{path}:{}: `{word}` belongs to store/src/disk.rs, where tests can fail it",
+                    number + 1
+                );
+            }
+        }
+    }
+    for (path, text) in sources() {
+        let own = ["store/src/open.rs", "store/src/disk.rs"].contains(&path.as_str());
+        assert!(own || !text.contains("open_with("), "{path}: faults are for tests");
+    }
+}
+
 fn is_test_file(path: &str) -> bool {
     path.contains("tests") || path.ends_with("testing.rs")
 }

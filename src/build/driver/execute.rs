@@ -10,7 +10,7 @@ use infradev_store::{ActionRecord, LayerId, Lock, Mode, StepKey};
 
 use super::super::survey::shared_label;
 use super::super::{BuildError, Product, Workshop, base, files, io, sdist, skeleton, source, step, wheel};
-use super::{BuildOptions, Prepared};
+use super::{Again, BuildOptions, Prepared};
 use crate::ui;
 
 /// A step that can be looked up, and run.
@@ -59,7 +59,11 @@ pub(super) fn execute(
     options: &BuildOptions,
 ) -> Result<Done, BuildError> {
     let label = ready.prepared.plan.node(ready.index).label.clone();
-    let again = options.rebuild.as_ref().is_some_and(|pattern| pattern.matches(shared_label(&label)));
+    let again = match &options.again {
+        Again::Nothing => false,
+        Again::Matching(pattern) => pattern.matches(shared_label(&label)),
+        Again::Steps(keys) => keys.contains(&ready.key),
+    };
     if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
         return Ok(done);
     }
@@ -75,7 +79,11 @@ pub(super) fn execute(
     if let Some(done) = before.clone().filter(|_| !again) {
         return Ok(done);
     }
-    let before = before.and_then(Done::into_record);
+    let before = match &options.again {
+        // Also if its layer is lost: no other may take its place.
+        Again::Steps(_) if again => workshop.store.record(&ready.key)?.map(Arc::new),
+        _ => before.and_then(Done::into_record),
+    };
     let ui = &workshop.session.ui;
     ui.started(&label);
     let began = Instant::now();

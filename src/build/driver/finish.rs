@@ -12,6 +12,7 @@ use super::super::root::{BuiltStep, BuiltTask, root_name};
 use super::super::{BuildError, Workshop};
 use super::execute::Done;
 use super::schedule::{Failed, PlanState, Schedule};
+use super::{Again, BuildOptions};
 use crate::env::image::mountable;
 use crate::error::{CommandError, CommandResult};
 
@@ -37,7 +38,11 @@ pub struct BuildSummary {
     pub errors: Vec<CommandError>,
 }
 
-pub(super) fn finish(workshop: &Workshop<'_>, schedule: Schedule) -> CommandResult<BuildSummary> {
+pub(super) fn finish(
+    workshop: &Workshop<'_>,
+    schedule: Schedule,
+    options: &BuildOptions,
+) -> CommandResult<BuildSummary> {
     let mut summary = BuildSummary::default();
     for done in schedule.done.values() {
         if let Done::Made { built, record, .. } = done {
@@ -57,7 +62,7 @@ pub(super) fn finish(workshop: &Workshop<'_>, schedule: Schedule) -> CommandResu
         if state.failed.is_empty()
             && state.plan().nodes().all(|(index, node)| is_done(&state, index, &node.action))
         {
-            match make_root(workshop, &state, &done) {
+            match make_root(workshop, &state, &done, options) {
                 Ok(()) => summary.tasks.push(name),
                 Err(error) => {
                     let error = error.during(&name);
@@ -94,6 +99,7 @@ fn make_root(
     workshop: &Workshop<'_>,
     state: &PlanState,
     done: &HashMap<infradev_store::StepKey, Done>,
+    options: &BuildOptions,
 ) -> CommandResult {
     let plan = state.plan();
     let recipe = &plan.recipe;
@@ -114,8 +120,10 @@ fn make_root(
     }
     let name = recipe.task.to_string();
     let before = BuiltTask::read(workshop.store, &name, &recipe.variant).unwrap_or(None);
-    let unchanged =
-        |before: &BuiltTask| before.layers.starts_with(&layers) && before.recipe == state.prepared.digest;
+    let repairs = matches!(options.again, Again::Steps(_));
+    let unchanged = |before: &BuiltTask| {
+        !repairs && before.layers.starts_with(&layers) && before.recipe == state.prepared.digest
+    };
     if let Some(before) = before.filter(unchanged) {
         // The wheels were found to agree when it was made; its image may have been collected since.
         mountable(workshop.store, &before.stack(), workshop.back_end, workshop.lease)?;

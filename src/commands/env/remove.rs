@@ -9,7 +9,7 @@ pub(super) fn remove(session: &Session, names: &[String], dry_run: bool) -> Comm
     let store = session.store()?;
     // All are looked up first: a mistyped name removes nothing.
     let environments =
-        names.iter().map(|name| Environment::open(store, name)).collect::<Result<Vec<_>, _>>()?;
+        names.iter().map(|name| Environment::open_to_remove(store, name)).collect::<Result<Vec<_>, _>>()?;
     for environment in environments {
         let name = environment.name.clone();
         if dry_run {

@@ -33,8 +33,13 @@ fn ground(back_end: BackEnd) -> (tempfile::TempDir, Overlay, PathBuf) {
     let file = Kind::File { metadata: Metadata::new(0o640, 9), content };
     builder.add("directory/file".parse().unwrap(), file).unwrap();
     let tree = merge([&builder.finish().unwrap()]);
-    write_metadata(&tree, back_end, &Sources { objects: objects.clone(), stub_pool, farm_pool }, &metadata)
-        .unwrap();
+    write_metadata(
+        &tree,
+        back_end,
+        &Sources { objects: objects.clone(), stub_pool, farm_pool, disk: infradev_store::Disk::default() },
+        &metadata,
+    )
+    .unwrap();
     let overlay = Overlay { back_end, metadata, objects, upper: Upper { upper, work } };
     (directory, overlay, place)
 }

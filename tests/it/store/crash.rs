@@ -3,6 +3,7 @@
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use super::report::{Tally, note};
 use crate::support::{Need, PROJECT, Place, TASK, User, lacks, rounds, wait_until};
 
 /// Moments from 0 to `longest`, spread evenly in an order that jumps about.
@@ -37,9 +38,11 @@ fn a_killed_build_is_completed_by_the_next() {
         let place = Place::new(user);
         let whole = time_of(&place, &["build", PROJECT]);
         let mut killed = 0;
+        let mut tally = Tally::new(format!("kill -9 at a random moment: build ({user:?})"));
         for moment in moments(rounds(10, 100), whole) {
             infradev_store::remove_tree(&place.store()).expect("an own store");
             killed += usize::from(kill_after(&place, &["build", PROJECT], moment));
+            tally.add();
             let built = place.run(&["build", PROJECT]);
             assert_eq!(built.status, 0, "after {moment:?}: {}", built.stderr);
             place.assert_whole();
@@ -49,6 +52,7 @@ fn a_killed_build_is_completed_by_the_next() {
             );
         }
         assert!(killed > 2, "only {killed} builds were killed in the middle");
+        note(tally);
     }
 }
 
@@ -63,7 +67,9 @@ fn a_killed_mount_is_completed_by_the_next() {
         let mount = &["env", "mount", TASK, "--name", "mine"];
         let whole = time_of(&place, mount);
         place.ok(&["env", "rm", "mine"]);
+        let mut tally = Tally::new(format!("kill -9 at a random moment: env mount ({user:?})"));
         for moment in moments(rounds(12, 200), whole.mul_f64(1.2)) {
+            tally.add();
             // From nothing, the image too, in every other round.
             for name in place.listing("images") {
                 std::fs::remove_file(place.store().join("images").join(name)).expect("an own file");
@@ -83,6 +89,7 @@ fn a_killed_mount_is_completed_by_the_next() {
             wait_until("every holder is gone", || place.processes().is_empty());
             place.assert_whole();
         }
+        note(tally);
     }
 }
 
@@ -95,12 +102,15 @@ fn a_killed_run_is_swept() {
     place.ok(&["build", TASK]);
     let exec = &["env", "exec", TASK, "--", "sh", "-c", "echo x >made; sleep 0.05"];
     let whole = time_of(&place, exec);
+    let mut tally = Tally::new("kill -9 at a random moment: env exec");
     for moment in moments(rounds(12, 200), whole) {
         kill_after(&place, exec, moment);
+        tally.add();
         place.ok(exec);
         assert_eq!(place.listing("envs"), Vec::<String>::new(), "after {moment:?}");
         place.assert_whole();
     }
+    note(tally);
 }
 
 #[test]
@@ -113,7 +123,9 @@ fn a_killed_collection_is_completed_by_the_next() {
     place.ok(&["build", "demo/two"]);
     place.ok(&["rm", "demo/two"]);
     let whole = time_of(&place, &["gc"]);
+    let mut tally = Tally::new("kill -9 at a random moment: gc");
     for moment in moments(rounds(10, 200), whole) {
+        tally.add();
         place.ok(&["build", "demo/two"]);
         place.ok(&["rm", "demo/two"]);
         kill_after(&place, &["gc"], moment);
@@ -135,6 +147,7 @@ fn a_killed_collection_is_completed_by_the_next() {
         assert_eq!(place.listing("trash"), Vec::<String>::new());
         place.assert_whole();
     }
+    note(tally);
 }
 
 #[test]

@@ -78,7 +78,7 @@ fn privileged_no_inodes_left() {
 }
 
 /// Fills the disk until `left` bytes are free.
-fn write_until(path: &Path, left: u64) {
+pub(super) fn write_until(path: &Path, left: u64) {
     let mut file = fs::File::create(path).expect("an own file");
     let free =
         || rustix::fs::statfs(path).map(|statfs| statfs.f_bavail * statfs.f_bsize as u64).expect("a disk");
@@ -90,7 +90,7 @@ fn write_until(path: &Path, left: u64) {
     }
 }
 
-fn fill(directory: &Path, left: u64) {
+pub(super) fn fill(directory: &Path, left: u64) {
     for number in 0.. {
         let free = rustix::fs::statfs(directory).expect("a disk").f_ffree;
         if free <= left || fs::write(directory.join(number.to_string()), "").is_err() {

@@ -1,11 +1,15 @@
 //! Random histories of a store against a model: what is rooted stays, what is not can go, nothing breaks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use infradev_store::references::{Reference, write_head};
-use infradev_store::{Access, Depth, LayerId, ObjectId, RootKind, Stack, Store};
+use infradev_store::{Access, Depth, LayerId, Lease, ObjectId, RootKind, Stack, Store};
 use proptest::prelude::*;
 
+use super::kills::{child_command, was_killed};
+use super::report::{Tally, note};
+use super::scenes::Scene;
 use crate::support::{rounds, work_directory};
 
 #[derive(Debug, Clone)]
@@ -19,6 +23,11 @@ enum Step {
     Begin(BTreeSet<u8>),
     End(bool),
     Collect,
+    /// Claims the n-th layer, as a mount does; or lets the eldest claim go.
+    Hold(usize),
+    Let,
+    /// Another process is killed at its n-th change.
+    Kill(usize, usize),
     Reopen,
     ForgetIndex,
 }
@@ -32,6 +41,9 @@ fn step() -> impl Strategy<Value = Step> {
         2 => contents().prop_map(Step::Begin),
         2 => any::<bool>().prop_map(Step::End),
         4 => Just(Step::Collect),
+        2 => (0usize..8).prop_map(Step::Hold),
+        1 => Just(Step::Let),
+        1 => (0usize..3, 0usize..60).prop_map(|(scene, at)| Step::Kill(scene, at)),
         1 => Just(Step::Reopen),
         1 => Just(Step::ForgetIndex),
     ]
@@ -63,6 +75,9 @@ struct Writer {
     contents: BTreeSet<u8>,
 }
 
+/// How many processes were killed in the middle of something.
+static KILLED: AtomicUsize = AtomicUsize::new(0);
+
 fn check(history: Vec<Step>) {
     let directory = tempfile::tempdir_in(work_directory()).expect("a directory");
     let root = directory.path().join("store");
@@ -75,6 +90,7 @@ fn check(history: Vec<Step>) {
         std::sync::mpsc::Sender<bool>,
         std::thread::JoinHandle<Option<LayerId>>,
     )> = Default::default();
+    let mut held: std::collections::VecDeque<(Lease, LayerId)> = Default::default();
     for step in history {
         match step {
             Step::Commit(contents) => {
@@ -129,10 +145,27 @@ fn check(history: Vec<Step>) {
                 let lease = store.lease("gc").expect("a lease");
                 let plan = store.plan_gc(&lease, true).expect("a plan");
                 store.gc(plan, &lease).expect("a collection");
-                let live: BTreeSet<LayerId> = roots.values().copied().collect();
+                let live: BTreeSet<LayerId> =
+                    roots.values().copied().chain(held.iter().map(|(_, layer)| *layer)).collect();
                 let left: BTreeSet<LayerId> = store.layers().expect("a listing").into_iter().collect();
                 assert!(live.is_subset(&left), "a rooted layer went");
                 assert!(left.is_subset(&live), "a layer without root or lease stayed");
+            }
+            Step::Hold(number) => {
+                let Some(layer) = layers.get(number % layers.len().max(1)) else { continue };
+                let lease = store.lease("mount").expect("a lease");
+                if lease.hold(&[*layer]).expect("held").is_empty() {
+                    held.push_back((lease, *layer));
+                }
+            }
+            Step::Let => drop(held.pop_front()),
+            Step::Kill(scene, at) => {
+                let scene = [Scene::Ingest, Scene::Collect, Scene::Create][scene];
+                let output = child_command(scene, &root, at, "kill", &[]).output().expect("it starts");
+                let talk = String::from_utf8_lossy(&output.stderr);
+                // With few changes to make, it ends before.
+                assert!(was_killed(output.status) || output.status.success(), "{scene:?}: {talk}");
+                KILLED.fetch_add(usize::from(was_killed(output.status)), Ordering::Relaxed);
             }
             Step::Reopen => store = open(),
             Step::ForgetIndex => {
@@ -152,11 +185,16 @@ fn check(history: Vec<Step>) {
     }
 }
 
-proptest! {
-    #![proptest_config(ProptestConfig { cases: rounds(12, 400) as u32, failure_persistence: None, ..ProptestConfig::default() })]
-
-    #[test]
-    fn random_histories_keep_the_promises(history in prop::collection::vec(step(), 1..24)) {
-        check(history);
-    }
+#[test]
+fn random_histories_keep_the_promises() {
+    let mut histories = Tally::new("random histories against a model");
+    let mut kills = Tally::new("kill -9 at a random change of a random history");
+    let cases = rounds(12, 400);
+    let config =
+        ProptestConfig { cases: cases as u32, failure_persistence: None, ..ProptestConfig::default() };
+    proptest!(config, |(history in prop::collection::vec(step(), 1..24))| check(history));
+    (0..cases).for_each(|_| histories.add());
+    (0..KILLED.load(Ordering::Relaxed)).for_each(|_| kills.add());
+    note(histories);
+    note(kills);
 }

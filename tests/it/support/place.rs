@@ -99,7 +99,7 @@ impl Place {
         fs::write(path, text.replace(from, to)).expect("an own file");
     }
 
-    fn give_to_user(&self) {
+    pub(crate) fn give_to_user(&self) {
         if self.user == User::Ordinary && is_root() {
             let status = Command::new("chown").args(["-R", "65534:65534"]).arg(self.root.path()).status();
             assert!(status.expect("chown runs").success());
