@@ -367,13 +367,13 @@ fn is_busy(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(DatabaseBusy | DatabaseLocked))
 }
 
+/// Whether the index is no sound database, or no longer the file of its name.
 fn is_damage(error: &rusqlite::Error) -> bool {
-    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase};
-    // An unknown error is a schema that is not ours, such as a missing table; a moved file one that was replaced.
-    let is_moved = || {
-        let code = error.sqlite_error().map(|error| error.extended_code);
-        code == Some(rusqlite::ffi::SQLITE_READONLY_DBMOVED)
-    };
-    matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | rusqlite::ErrorCode::Unknown))
-        || is_moved()
+    use rusqlite::ErrorCode::{DatabaseCorrupt, NotADatabase, Unknown};
+    use rusqlite::ffi::{SQLITE_IOERR_SHORT_READ, SQLITE_READONLY_DBMOVED};
+    let code = error.sqlite_error().map(|error| error.extended_code);
+    // Shorter than it says: a process that had a replaced index open deleted the log of the new one as it closed.
+    matches!(code, Some(SQLITE_READONLY_DBMOVED | SQLITE_IOERR_SHORT_READ))
+        // An unknown error is a schema that is not ours, such as a missing table.
+        || matches!(error.sqlite_error_code(), Some(DatabaseCorrupt | NotADatabase | Unknown))
 }
