@@ -1,7 +1,7 @@
 #!/bin/bash
 # Runs the conformance list and the quickstart's checks on an older kernel: Debian's own 6.1, in an emulated machine
 # without network, where ordinary users have farms and root has no images. On demand, as root, on Debian 12 or
-# with a program that was built there. Emulated in software throughout: some minutes on two cores.
+# with a program that was built there. Emulated in software: twenty minutes on two cores.
 #
 #   tests/guest.sh [FILTER of tests; default: conformance]
 set -euo pipefail
