@@ -190,8 +190,9 @@ impl Store {
         Ok(live)
     }
 
-    /// Adds the objects of `layers` to `needs`. A layer that is absent needs nothing; one that is damaged is an
-    /// error, so all bytes are read: a flipped bit in its table would give the wrong objects away.
+    /// Adds the objects of `layers` to `needs`. One that is damaged is an error, so all bytes are read: a flipped
+    /// bit in its table would give the wrong objects away. One that is absent is asked for again by the next call:
+    /// a lease claims a layer before a commit gives it its name.
     fn add_needs(
         &self,
         layers: impl Iterator<Item = LayerId>,
@@ -203,17 +204,18 @@ impl Store {
             match self.layer(layer) {
                 Ok(encoding) => match read_head(&encoding) {
                     Ok((references, _)) => {
-                        Ok((*layer, references.iter().map(|reference| reference.object).collect()))
+                        let objects = references.iter().map(|reference| reference.object).collect();
+                        Ok(Some((*layer, objects)))
                     }
                     Err(error) => Err(unreadable(error.to_string())),
                 },
-                Err(Error::NoLayer(_)) => Ok((*layer, vec![])),
+                Err(Error::NoLayer(_)) => Ok(None),
                 Err(Error::DamagedLayer { detail, .. }) => Err(unreadable(detail)),
                 Err(error) => Err(error),
             }
         };
         let found: Vec<_> = new.par_iter().map(read).collect::<Result<_>>()?;
-        needs.extend(found);
+        needs.extend(found.into_iter().flatten());
         Ok(())
     }
 
