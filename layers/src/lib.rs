@@ -38,7 +38,7 @@ pub use git::{
 };
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
-pub use scan::{Owners, ScanError, ScanOptions, Scanned, scan};
+pub use scan::{Owners, ScanError, ScanOptions, Scanned, Seen, scan};
 pub use stub::{differing_stub, write_stubs};
 pub use tar::{
     Decompressed, LayerArchive, LayerTarOptions, Note, SourceTarOptions, SpecialFiles, TarError, TarLimits,

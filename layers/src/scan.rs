@@ -4,6 +4,7 @@
 //! with `O_NOFOLLOW`, and content is copied while it is hashed, so the store never shares an inode with the
 //! outside.
 
+mod seen;
 mod upper;
 
 use std::collections::{HashMap, HashSet};
@@ -12,6 +13,7 @@ use std::fs::File;
 use std::io::{self, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use infradev_store::{Ingest, PutError};
 use rayon::prelude::*;
@@ -20,7 +22,10 @@ use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use crate::entry::{Content, Kind, Metadata, Xattr, xattr_allowed};
 use crate::path::{PathError, TreePath};
 use crate::tree::{Tree, TreeBuilder, TreeError};
+use seen::Stamp;
 use upper::{Below, Moved};
+
+pub use seen::Seen;
 
 /// How owners on disk become owners in the layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +60,15 @@ pub struct ScanOptions<'a> {
     /// For a copy that was changed, the merged tree that was copied. What is unchanged is read, since a size and
     /// a time can be forged, and put nowhere.
     pub copy_of: Option<&'a Tree>,
+    /// For a directory that was scanned before with the same options, what was found then.
+    pub seen: Option<&'a Seen>,
+}
+
+impl ScanOptions<'_> {
+    /// Reads a plain directory.
+    pub fn plain(owners: Owners) -> Self {
+        Self { owners, latest: i64::MAX, upper_of: None, copy_of: None, seen: None }
+    }
 }
 
 /// What a scan found.
@@ -64,6 +78,15 @@ pub struct Scanned {
     pub tree: Tree,
     /// Devices, FIFOs and sockets, which no layer can hold.
     pub dropped: Vec<TreePath>,
+    stamps: HashMap<TreePath, Stamp>,
+    began: i64,
+}
+
+impl Scanned {
+    /// Returns what the next scan of the same directory can use.
+    pub fn seen(&self) -> Seen {
+        Seen::new(self.tree.clone(), &self.stamps, self.began)
+    }
 }
 
 /// A directory that cannot be read as a tree.
@@ -100,6 +123,7 @@ pub enum ScanError {
 /// Reads the directory at `root` into a tree and its files into `ingest`, in parallel.
 pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Result<Scanned, ScanError> {
     let fail = |source: rustix::io::Errno| ScanError::Read { path: TreePath::root(), source: source.into() };
+    let began = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i64);
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(root, flags, Mode::empty()).map_err(fail)?;
     let mut walk = Walk {
@@ -109,16 +133,17 @@ pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Resul
         names: HashMap::new(),
         moved: Moved::default(),
         dropped: vec![],
+        stamps: HashMap::new(),
     };
     walk.builder.add(TreePath::root(), Kind::ImpliedDirectory)?;
     walk.directory(&directory, &TreePath::root(), &Below::root())?;
-    let Walk { mut builder, files, dropped, .. } = walk;
+    let Walk { mut builder, files, dropped, stamps, .. } = walk;
     let contents: Vec<Result<Content, ScanError>> =
         files.par_iter().map(|file| put(&directory, file, options.copy_of, ingest)).collect();
     for (file, content) in files.into_iter().zip(contents) {
         builder.add(file.path, Kind::File { metadata: file.metadata, content: content? })?;
     }
-    Ok(Scanned { tree: builder.finish()?, dropped })
+    Ok(Scanned { tree: builder.finish()?, dropped, stamps, began })
 }
 
 struct Walk<'a> {
@@ -129,6 +154,7 @@ struct Walk<'a> {
     names: HashMap<(u64, u64), TreePath>,
     moved: Moved,
     dropped: Vec<TreePath>,
+    stamps: HashMap<TreePath, Stamp>,
 }
 
 struct PendingFile {
@@ -221,6 +247,13 @@ impl Walk<'_> {
             self.builder.add(path, Kind::Hardlink { first })?;
             return Ok(());
         }
+        if self.options.upper_of.is_none() {
+            self.stamps.insert(path.clone(), Stamp::of(stat));
+        }
+        if let Some(kind) = self.options.seen.and_then(|seen| seen.unchanged(&path, stat)) {
+            self.builder.add(path, kind.clone())?;
+            return Ok(());
+        }
         let file = open_file(directory, name, &path)?;
         let xattrs = read_xattrs(&file, &path)?;
         let metadata = self.metadata(stat, allowed(&xattrs));
@@ -303,7 +336,7 @@ fn put(
         }
         content.rewind().map_err(fail)?;
     }
-    let (object, size) = ingest.put(&mut content).map_err(|error| match error {
+    let (object, size) = ingest.put_file(&mut content).map_err(|error| match error {
         PutError::Read(source) => fail(source),
         PutError::Store(error) => error.into(),
     })?;

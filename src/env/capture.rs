@@ -33,6 +33,7 @@ pub(crate) fn capture_as(
     let options = ScanOptions {
         owners,
         latest: i64::MAX,
+        seen: None,
         upper_of: (!is_copy).then_some(below),
         copy_of: is_copy.then_some(below),
     };

@@ -11,12 +11,12 @@
 //! below `tmp`, or complete objects that no layer needs; never a name with wrong bytes.
 
 use std::collections::HashMap;
-use std::fs;
-use std::io::{Read, Write};
+use std::fs::{self, File};
+use std::io::{Read, Seek, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::fs::{Timespec, Timestamps};
 
@@ -52,6 +52,8 @@ pub struct Ingest<'a> {
     steps: Mutex<Vec<ActionRecord>>,
     counter: AtomicU64,
     written: AtomicU64,
+    /// Whether the last large content was known.
+    expects_known: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -94,6 +96,7 @@ impl Store {
             steps: Mutex::default(),
             counter: AtomicU64::new(0),
             written: AtomicU64::new(0),
+            expects_known: AtomicBool::new(false),
         })
     }
 }
@@ -119,10 +122,15 @@ impl Ingest<'_> {
     ///
     /// Errors of `reader` are told apart by [`PutError`].
     pub fn put(&self, reader: &mut dyn Read) -> std::result::Result<(ObjectId, u64), PutError> {
+        self.take(reader).map(|(object, size, _)| (object, size))
+    }
+
+    /// As [`Self::put`]; also returns whether a large content was known already.
+    fn take(&self, reader: &mut dyn Read) -> std::result::Result<(ObjectId, u64, bool), PutError> {
         let mut buffer = Vec::with_capacity(64 << 10);
         reader.take(IN_MEMORY as u64).read_to_end(&mut buffer).map_err(PutError::Read)?;
         if buffer.len() < IN_MEMORY {
-            return Ok((self.put_bytes(&buffer)?, buffer.len() as u64));
+            return Ok((self.put_bytes(&buffer)?, buffer.len() as u64, false));
         }
         let (path, mut file) = self.create()?;
         let mut hasher = blake3::Hasher::new();
@@ -135,10 +143,34 @@ impl Ingest<'_> {
             filled = fill(reader, &mut buffer).map_err(PutError::Read)?;
         }
         let object = hasher.finalize().into();
-        if self.knows(&object, size)? {
+        let known = self.knows(&object, size)?;
+        if known {
             self.disk().remove_file(&path).at("remove", &path)?;
         } else {
             self.keep(object, size, path, &file)?;
+        }
+        Ok((object, size, known))
+    }
+
+    /// Takes all of `file`, from where it stands, as an object; returns its id and size in bytes.
+    ///
+    /// A large file is copied while it is hashed, in one pass. Only where the last large one turned out to be known
+    /// is the next one hashed first: a copy that is thrown away costs more than a second read of one that is not.
+    pub fn put_file(&self, file: &mut File) -> std::result::Result<(ObjectId, u64), PutError> {
+        let size = file.metadata().map_err(PutError::Read)?.len();
+        if size >= IN_MEMORY as u64 && self.expects_known.load(Ordering::Relaxed) {
+            let begin = file.stream_position().map_err(PutError::Read)?;
+            let mut hasher = blake3::Hasher::new();
+            hasher.update_reader(&mut *file).map_err(PutError::Read)?;
+            let (object, size) = (hasher.finalize().into(), hasher.count());
+            if self.knows(&object, size)? {
+                return Ok((object, size));
+            }
+            file.seek(std::io::SeekFrom::Start(begin)).map_err(PutError::Read)?;
+        }
+        let (object, size, known) = self.take(file)?;
+        if size >= IN_MEMORY as u64 {
+            self.expects_known.store(known, Ordering::Relaxed);
         }
         Ok((object, size))
     }

@@ -1,13 +1,14 @@
 //! `layer import`.
 
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use infradev_layers::{
-    Decompressed, LayerTarOptions, Owners, ScanOptions, SpecialFiles, Tree, layer_tar_tree, scan,
+    Decompressed, LayerTarOptions, Owners, ScanOptions, Seen, SpecialFiles, Tree, layer_tar_tree, scan,
 };
-use infradev_store::{Ingest, LayerId, RootKind, Stack};
+use infradev_store::{Ingest, LayerId, Lease, RootKind, Stack, Store};
 use serde::Serialize;
 
 use crate::error::{CommandError, CommandResult, Kind};
@@ -50,8 +51,10 @@ pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult
     let path = &arguments.path;
     let lease = store.lease(&format!("import {}", path.display()))?;
     let ingest = store.ingest(&lease)?;
-    let (tree, diff_id, notes) =
-        if path.is_dir() { directory(arguments, &ingest)? } else { archive(session, arguments, &ingest)? };
+    let (tree, diff_id, notes) = match path.is_dir() {
+        true => directory(store, &lease, arguments, &ingest)?,
+        false => archive(session, arguments, &ingest)?,
+    };
     let layer = ingest.put_layer(&tree.encode())?;
     let committed = ingest.commit()?;
     if let Some(name) = &arguments.pin {
@@ -84,15 +87,42 @@ pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult
 
 type Read = (Tree, Option<String>, Vec<String>);
 
-fn directory(arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
+fn directory(
+    store: &Store,
+    lease: &Lease,
+    arguments: &ImportArgs,
+    ingest: &Ingest<'_>,
+) -> CommandResult<Read> {
     let owners = if arguments.keep_owners { Owners::Keep } else { Owners::Root };
-    let options = ScanOptions { owners, latest: i64::MAX, upper_of: None, copy_of: None };
+    let memory = memory(store, &arguments.path);
+    let seen = recall(store, lease, &memory, owners);
+    let options = ScanOptions { seen: seen.as_ref(), ..ScanOptions::plain(owners) };
     let scanned = scan(&arguments.path, options, ingest)
         .map_err(|error| CommandError::caused(Kind::Infrastructure, &error))?;
     let notes =
         scanned.dropped.iter().map(|path| format!("{path} is a device, FIFO or socket, and was left out"));
     let notes = notes.collect();
+    // A cache: without it, the next import reads everything again.
+    let _next_time_then = std::fs::create_dir_all(memory.parent().unwrap_or(&memory))
+        .and_then(|()| std::fs::write(&memory, scanned.seen().encode(owners)));
     Ok((scanned.tree, None, notes))
+}
+
+/// Where it is kept what an import of this directory found.
+fn memory(store: &Store, directory: &Path) -> PathBuf {
+    let path = std::fs::canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+    let name = blake3::hash(path.as_os_str().as_bytes()).to_hex();
+    store.layout().cache("seen").join(name.as_str())
+}
+
+/// What the last import of the directory found, if its layer is still there.
+fn recall(store: &Store, lease: &Lease, memory: &Path, owners: Owners) -> Option<Seen> {
+    let bytes = std::fs::read(memory).ok()?;
+    let layer = Seen::layer(&bytes, owners)?;
+    if !lease.hold(&[layer]).ok()?.is_empty() {
+        return None;
+    }
+    Seen::decode(&bytes, Tree::decode(&store.layer(&layer).ok()?).ok()?)
 }
 
 fn archive(session: &Session, arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
