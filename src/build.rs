@@ -38,6 +38,8 @@ pub(crate) struct Workshop<'a> {
     pub(crate) store: &'a Store,
     pub(crate) lease: &'a Lease,
     pub(crate) host: &'a host::Host,
+    /// How commands of steps get their files.
+    pub(crate) back_end: crate::env::back_end::BackEnd,
 }
 
 /// What a step made, before it is committed.

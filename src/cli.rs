@@ -7,6 +7,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands;
 use crate::config::{Config, Overrides};
+use crate::env::back_end::BackEnd;
 use crate::error::{CommandError, CommandResult, exit_code};
 use crate::session::Session;
 use crate::ui::{ColorChoice, ProgressChoice, Ui, UiOptions};
@@ -40,6 +41,9 @@ struct Global {
     /// Fetch a source repository from elsewhere, say a local copy
     #[arg(long = "mirror", global = true, value_name = "URL=PLACE", value_parser = parse_mirror)]
     mirrors: Vec<(String, String)>,
+    /// How environments are put together [default: the first that works]
+    #[arg(long, global = true, value_enum, value_name = "HOW")]
+    back_end: Option<BackEnd>,
     /// Write data as JSON
     #[arg(long, global = true)]
     json: bool,
@@ -145,8 +149,9 @@ pub fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let Global { store, catalogs, mirrors, json, progress, color, quiet, verbose, offline } = parsed.global;
-    let config = Config::load(Overrides { store, catalogs, offline, mirrors });
+    let Global { store, catalogs, mirrors, back_end, json, progress, color, quiet, verbose, offline } =
+        parsed.global;
+    let config = Config::load(Overrides { store, catalogs, back_end, offline, mirrors });
     let (no_color, ci) = config.as_ref().map_or((false, false), |config| (config.no_color, config.ci));
     let ui = Ui::new(UiOptions { json, quiet, verbose, color, progress, no_color, ci });
     let config = match config {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use crate::env::back_end::BackEnd;
 use crate::error::{CommandError, CommandResult};
 
 /// What a configuration file may say.
@@ -15,6 +16,7 @@ struct FileConfig {
     catalogs: Option<Vec<PathBuf>>,
     index: Option<String>,
     jobs: Option<usize>,
+    back_end: Option<BackEnd>,
     #[serde(default)]
     mirrors: BTreeMap<String, String>,
 }
@@ -47,6 +49,8 @@ pub struct Config {
     pub mirrors: BTreeMap<String, Setting<String>>,
     /// How many steps run at once.
     pub jobs: Setting<usize>,
+    /// How environments are put together, if not by the cheapest way that works.
+    pub back_end: Option<Setting<BackEnd>>,
     /// Whether the network may be used.
     pub offline: bool,
     /// NO_COLOR is set.
@@ -73,6 +77,8 @@ pub struct Overrides {
     pub store: Option<PathBuf>,
     /// `--catalog`
     pub catalogs: Vec<PathBuf>,
+    /// `--back-end`
+    pub back_end: Option<BackEnd>,
     /// `--offline`
     pub offline: bool,
     /// `--mirror URL=PLACE`
@@ -108,6 +114,7 @@ impl Config {
             index: None,
             mirrors: BTreeMap::new(),
             jobs: Setting::new(std::thread::available_parallelism().map_or(1, usize::from), "default"),
+            back_end: None,
             offline: overrides.offline || variable("INFRADEV_OFFLINE").is_some_and(|value| value != "0"),
             no_color: variable("NO_COLOR").is_some(),
             ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
@@ -130,7 +137,7 @@ impl Config {
             CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
         let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        const KNOWN: [&str; 5] = ["store", "catalogs", "index", "jobs", "mirrors"];
+        const KNOWN: [&str; 6] = ["store", "catalogs", "index", "jobs", "back-end", "mirrors"];
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             self.warnings.push(format!(
                 "{}: unknown key `{key}`; known are {}",
@@ -152,6 +159,9 @@ impl Config {
         }
         if let Some(jobs) = file.jobs {
             self.jobs = Setting::new(jobs.max(1), &origin);
+        }
+        if let Some(back_end) = file.back_end {
+            self.back_end = Some(Setting::new(back_end, &origin));
         }
         self.mirrors.extend(file.mirrors.into_iter().map(|(url, place)| (url, Setting::new(place, &origin))));
         Ok(())
@@ -177,6 +187,14 @@ impl Config {
             })?;
             self.jobs = Setting::new(jobs.max(1), "INFRADEV_JOBS");
         }
+        if let Some(word) = variable("INFRADEV_BACK_END") {
+            let known = BackEnd::ALL.into_iter().find(|back_end| back_end.word() == word);
+            let back_end = known.ok_or_else(|| {
+                let words = BackEnd::ALL.map(BackEnd::word).join(", ");
+                CommandError::usage(format!("INFRADEV_BACK_END is `{word}`: expected one of {words}"))
+            })?;
+            self.back_end = Some(Setting::new(back_end, "INFRADEV_BACK_END"));
+        }
         if let Some(mirrors) = variable("INFRADEV_MIRRORS") {
             // The form of the option: URL=PLACE, separated by white space.
             for (url, place) in mirrors.split_whitespace().filter_map(|mirror| mirror.split_once('=')) {
@@ -192,6 +210,9 @@ impl Config {
         }
         if !overrides.catalogs.is_empty() {
             self.catalogs = Setting::new(overrides.catalogs, "--catalog");
+        }
+        if let Some(back_end) = overrides.back_end {
+            self.back_end = Some(Setting::new(back_end, "--back-end"));
         }
         for (url, place) in overrides.mirrors {
             self.mirrors.insert(url, Setting::new(place, "--mirror"));

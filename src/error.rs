@@ -175,6 +175,7 @@ impl From<EnvironmentError> for CommandError {
     fn from(error: EnvironmentError) -> Self {
         match error {
             EnvironmentError::Store(error) => error.into(),
+            EnvironmentError::Stack(error) => error.into(),
             EnvironmentError::Io { action, path, source } => {
                 infradev_store::Error::io(action, &path, source).into()
             }

@@ -112,6 +112,8 @@ impl RepairPlan {
                 Subject::Object(object) => {
                     plan.objects.push(*object);
                     plan.make_again(session, &finding.layers, &owners, &records)?;
+                    // Their names of the damaged file stay when the object's own name gets another.
+                    plan.delete_farms(store);
                 }
                 Subject::Layer(layer) => {
                     plan.layers.push(*layer);
@@ -126,6 +128,10 @@ impl RepairPlan {
                 Subject::Image(path) | Subject::Trash(path) => {
                     plan.remedies.insert(Remedy::Delete { path: path.clone() });
                 }
+                Subject::FarmCopy(path) => {
+                    plan.remedies.insert(Remedy::Delete { path: path.clone() });
+                    plan.delete_farms(store);
+                }
                 Subject::Stubs(path) => {
                     // A tree shares its stubs with the pool, which would hand them out again.
                     for path in [path.clone(), store.layout().stub_pool()] {
@@ -135,6 +141,13 @@ impl RepairPlan {
             }
         }
         Ok(plan)
+    }
+
+    /// Plans to delete every farm: which of them link to a damaged file, no list tells.
+    fn delete_farms(&mut self, store: &Store) {
+        for path in store.layout().all_farms() {
+            self.remedies.insert(Remedy::Delete { path });
+        }
     }
 
     /// Plans to make `layers` again, each by the step that made it.

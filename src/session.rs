@@ -7,7 +7,9 @@ use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, v
 use infradev_store::{Access, Store};
 
 use crate::config::Config;
-use crate::error::{CommandError, CommandResult};
+use crate::env::back_end::BackEnd;
+use crate::env::trial::choose;
+use crate::error::{CommandError, CommandResult, Kind};
 use crate::net::{Client, NetError, PackageIndex};
 use crate::ui::Ui;
 
@@ -49,16 +51,19 @@ impl Session {
         Ok(self.store.get_or_init(|| store))
     }
 
-    /// Opens the store for a command that makes environments, which not every file system can hold.
-    pub fn store_for_environments(&self) -> CommandResult<&Store> {
-        let store = self.store()?;
-        match crate::env::unmountable(store) {
-            None => Ok(store),
-            Some(reason) => {
-                let root = store.layout().root().display();
-                Err(CommandError::usage(format!("the store {root} is on {reason}"))
-                    .hint("put the store on a local disk, such as ext4, xfs or btrfs, with --store"))
+    /// Returns how environments are put together here: as configured, else by the cheapest way that works.
+    pub fn back_end(&self) -> CommandResult<BackEnd> {
+        let wanted = self.config.back_end.as_ref();
+        let choice = choose(self.store()?, wanted.map(|wanted| wanted.value), false)?;
+        match (wanted, choice.refused.first()) {
+            (Some(wanted), Some((back_end, reason))) => {
+                let text = format!("the back end `{}` does not work here: {reason}", back_end.word());
+                Err(CommandError::new(Kind::Infrastructure, text).hint(format!(
+                    "it comes from {}; `infradev doctor` lists those that work",
+                    wanted.origin
+                )))
             }
+            _ => Ok(choice.back_end),
         }
     }
 

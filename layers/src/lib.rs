@@ -2,13 +2,18 @@
 //!
 //! A [`Tree`] is what a layer says about the paths below it; [`Tree::encode`] gives the bytes that are its
 //! identity. Trees come from directories and uppers ([`scan`]), wheels, git commits and tar archives; [`merge`]
-//! puts a stack of them together; [`write_image`] and [`write_stubs`] make the result mountable.
+//! puts a stack of them together; [`write_image`], [`write_stubs`] and [`write_farm`] make the result mountable,
+//! and [`write_copy`] makes it plain files.
 #![forbid(unsafe_code)]
 
+mod checkout;
+mod copy;
+mod delta;
 mod diff;
 mod encoding;
 mod entry;
 mod erofs;
+mod farm;
 mod git;
 mod merge;
 mod path;
@@ -20,17 +25,21 @@ mod testing;
 mod tree;
 mod wheel;
 
+pub use checkout::{CheckoutError, CheckoutStats};
+pub use copy::write_copy;
+pub use delta::delta;
 pub use diff::{Change, Difference, diff};
 pub use encoding::DecodeError;
 pub use entry::{Content, Entry, Kind, Metadata, Xattr, clean_mode, xattr_allowed};
 pub use erofs::{ImageError, ImageStats, ReadError, read_image, write_image};
+pub use farm::{FarmFinding, check_farm_pool, farm_owners, write_farm};
 pub use git::{
     CommitTree, GIT_LAYER_VERSION, GitError, GitObject, GitObjectKind, GitSource, Oid, commit_tree,
 };
 pub use merge::merge;
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, scan};
-pub use stub::{StubError, StubStats, differing_stub, write_stubs};
+pub use stub::{differing_stub, write_stubs};
 pub use tar::{
     Decompressed, LayerArchive, LayerTarOptions, Note, SourceTarOptions, SpecialFiles, TarError, TarLimits,
     layer_tar_tree, source_tar_tree,

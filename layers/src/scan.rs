@@ -9,7 +9,7 @@ mod upper;
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
 use std::fs::File;
-use std::io;
+use std::io::{self, Seek};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
@@ -52,6 +52,9 @@ pub struct ScanOptions<'a> {
     pub latest: i64,
     /// For an overlay upper, the merged tree that lies below it.
     pub upper_of: Option<&'a Tree>,
+    /// For a copy that was changed, the merged tree that was copied. What is unchanged is read, since a size and
+    /// a time can be forged, and put nowhere.
+    pub copy_of: Option<&'a Tree>,
 }
 
 /// What a scan found.
@@ -111,7 +114,7 @@ pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Resul
     walk.directory(&directory, &TreePath::root(), &Below::root())?;
     let Walk { mut builder, files, dropped, .. } = walk;
     let contents: Vec<Result<Content, ScanError>> =
-        files.par_iter().map(|file| put(&directory, file, ingest)).collect();
+        files.par_iter().map(|file| put(&directory, file, options.copy_of, ingest)).collect();
     for (file, content) in files.into_iter().zip(contents) {
         builder.add(file.path, Kind::File { metadata: file.metadata, content: content? })?;
     }
@@ -262,6 +265,11 @@ impl Walk<'_> {
 /// Extended attributes by full name, sorted.
 type Xattrs = Vec<Xattr>;
 
+/// Returns the extended attributes of `file` that a layer may hold.
+pub(crate) fn read_allowed_xattrs(file: impl AsFd) -> Result<Xattrs, rustix::io::Errno> {
+    Ok(allowed(&list_xattrs(file)?))
+}
+
 fn allowed(xattrs: &Xattrs) -> Xattrs {
     xattrs.iter().filter(|(name, _)| xattr_allowed(name)).cloned().collect()
 }
@@ -277,14 +285,41 @@ fn open_file(
     rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(fail)
 }
 
-fn put(root: &OwnedFd, file: &PendingFile, ingest: &Ingest<'_>) -> Result<Content, ScanError> {
+fn put(
+    root: &OwnedFd,
+    file: &PendingFile,
+    copy_of: Option<&Tree>,
+    ingest: &Ingest<'_>,
+) -> Result<Content, ScanError> {
     let fail = |source: io::Error| ScanError::Read { path: file.path.clone(), source };
     let mut content = File::from(open_below(root, &file.path)?);
+    if let Some(copied) = copy_of.and_then(|tree| content_at(tree, &file.path))
+        && copied.size() == content.metadata().map_err(fail)?.len()
+    {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(&content).map_err(fail)?;
+        if copied.object().is_none_or(|object| object == hasher.finalize().into()) {
+            return Ok(copied);
+        }
+        content.rewind().map_err(fail)?;
+    }
     let (object, size) = ingest.put(&mut content).map_err(|error| match error {
         PutError::Read(source) => fail(source),
         PutError::Store(error) => error.into(),
     })?;
     Ok(if size == 0 { Content::Empty } else { Content::Object(object, size) })
+}
+
+/// Returns the content of the file at `path`, which may be a further name of it.
+fn content_at(tree: &Tree, path: &TreePath) -> Option<Content> {
+    let kind = match tree.get(path)? {
+        Kind::Hardlink { first } => tree.get(first)?,
+        kind => kind,
+    };
+    match kind {
+        Kind::File { content, .. } => Some(*content),
+        _ => None,
+    }
 }
 
 /// Opens a file by its path without following any symlink on the way (openat2(2)).
@@ -297,27 +332,30 @@ fn open_below(root: &OwnedFd, path: &TreePath) -> Result<OwnedFd, ScanError> {
 }
 
 fn read_xattrs(file: &OwnedFd, path: &TreePath) -> Result<Xattrs, ScanError> {
+    list_xattrs(file).map_err(|error| ScanError::Read { path: path.clone(), source: error.into() })
+}
+
+fn list_xattrs(file: impl AsFd) -> Result<Xattrs, rustix::io::Errno> {
     use rustix::io::Errno;
-    let fail = |source: Errno| ScanError::Read { path: path.clone(), source: source.into() };
     let mut list = [0u8; 4096];
     let mut large = vec![];
-    let names: &[u8] = match rustix::fs::flistxattr(file, &mut list) {
+    let names: &[u8] = match rustix::fs::flistxattr(&file, &mut list) {
         Ok(length) => &list[..length],
         Err(Errno::NOTSUP) => return Ok(vec![]),
         Err(Errno::RANGE) => {
             large.resize(65536, 0);
-            let length = rustix::fs::flistxattr(file, &mut large).map_err(fail)?;
+            let length = rustix::fs::flistxattr(&file, &mut large)?;
             &large[..length]
         }
-        Err(error) => return Err(fail(error)),
+        Err(error) => return Err(error),
     };
     let mut xattrs: Xattrs = vec![];
     for name in names.split(|&byte| byte == 0).filter(|name| !name.is_empty()) {
         let mut value = vec![0u8; 65536];
-        match rustix::fs::fgetxattr(file, name, &mut value) {
+        match rustix::fs::fgetxattr(&file, name, &mut value) {
             Ok(length) => xattrs.push((name.into(), value[..length].into())),
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
-            Err(error) => return Err(fail(error)),
+            Err(error) => return Err(error),
         }
     }
     xattrs.sort();

@@ -150,7 +150,7 @@ pub fn build(
         ensure_room(store, &prepared, host)?;
     }
     let lease: Lease = store.lease("build")?;
-    let workshop = Workshop { session, store, lease: &lease, host };
+    let workshop = Workshop { session, store, lease: &lease, host, back_end: session.back_end()? };
     let schedule = Mutex::new(Schedule::new(prepared, host));
     let wake = std::sync::Condvar::new();
     std::thread::scope(|scope| {

@@ -5,14 +5,15 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use infradev_layers::{Tree, write_image, write_stubs};
+use infradev_layers::Tree;
 use infradev_recipes::PREFIX;
 
 use super::{BUILD_MTIME, BuildError, Workshop, io};
+use crate::env::default_mapping;
+use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
-use crate::env::mount::{BackEnd, Overlay, Upper};
+use crate::env::mount::{Overlay, Upper};
 use crate::env::plan::{Bind, Mapping, Network, Run, runtime_spec};
-use crate::env::{default_back_end, default_mapping};
 
 /// How large /tmp and /dev/shm of a step may grow, in bytes; they take memory only as they are filled.
 const MEMORY_FILES: u64 = 8 << 30;
@@ -32,7 +33,7 @@ pub(crate) struct StepCommand<'a> {
 
 /// What a command ran over and wrote.
 pub(crate) struct Scratch {
-    /// The overlay's upper directory.
+    /// The overlay's upper directory, or the copy.
     pub(crate) upper: PathBuf,
 }
 
@@ -55,7 +56,7 @@ impl Workshop<'_> {
     /// Runs `command` over the merged `tree`, with a writable upper.
     pub(crate) fn run(&self, tree: &Tree, command: StepCommand<'_>) -> Result<Scratch, BuildError> {
         let (overlay, root) = self.overlay(tree)?;
-        let upper = overlay.upper.as_ref().map(|upper| upper.upper.clone()).unwrap_or_default();
+        let upper = overlay.upper.upper.clone();
         self.launch(overlay, &root, default_mapping(), command)?;
         Ok(Scratch { upper })
     }
@@ -64,26 +65,20 @@ impl Workshop<'_> {
     /// the lease.
     pub(crate) fn overlay(&self, tree: &Tree) -> Result<(Overlay, PathBuf), BuildError> {
         let directory = self.lease.new_directory("scratch")?;
-        let back_end = default_back_end(self.store);
+        let (back_end, mapping) = (self.back_end, default_mapping());
         let metadata = directory.join("metadata");
-        match back_end {
-            BackEnd::Erofs => {
-                let mut file = File::create(&metadata).map_err(io("create", &metadata))?;
-                write_image(tree, &mut file).map_err(crate::env::image::StackError::from)?;
-            }
-            BackEnd::Stub => {
-                write_stubs(tree, &self.store.layout().stub_pool(), &metadata)
-                    .map_err(crate::env::image::StackError::from)?;
-            }
-        }
-        for name in ["upper", "work", "merged"] {
+        let sources = Sources::of(self.store);
+        write_metadata(tree, back_end, &sources, &metadata)?;
+        for name in ["work", "merged"] {
             let path = directory.join(name);
             fs::create_dir(&path).map_err(io("create", &path))?;
-            make_reachable(&path, default_mapping())?;
+            make_reachable(&path, mapping)?;
         }
-        let upper = Some(Upper { upper: directory.join("upper"), work: directory.join("work") });
-        let objects = self.store.layout().objects();
-        Ok((Overlay { back_end, metadata, objects, upper }, directory.join("merged")))
+        let upper = directory.join("upper");
+        write_upper(|| Ok(tree.clone()), back_end, &sources.objects, mapping, &upper)?;
+        let upper = Upper { upper, work: directory.join("work") };
+        let overlay = Overlay { back_end, metadata, objects: sources.objects, upper };
+        Ok((overlay, directory.join("merged")))
     }
 
     fn launch(

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use infradev_layers::{Kind, Owners, ScanOptions, Tree, merge, scan};
+use infradev_layers::{Kind, Owners, Tree, merge};
 use infradev_recipes::{BuildStep, Recipe};
 use infradev_store::LayerId;
 
 use super::scratch::{StepCommand, tail, variables};
 use super::{BUILD_MTIME, BuildError, Product, Workshop, io};
+use crate::env::capture::capture_as;
 use crate::env::plan::{Bind, Network};
 
 /// Returns the part of the source tree that `step` declares as its inputs, without times.
@@ -69,8 +70,7 @@ pub(crate) fn build_step<'a>(
         log,
     };
     let scratch = workshop.run(&below, command)?;
-    let options = ScanOptions { owners: Owners::Root, latest: i64::MAX, upper_of: Some(&below) };
-    let written = scan(&scratch.upper, options, &product.ingest)?.tree;
+    let written = capture_as(&scratch.upper, workshop.back_end, Owners::Root, &below, &product.ingest)?.tree;
     product.tree = outputs(&written, step, log)?.with_mtime(BUILD_MTIME);
     Ok(product)
 }

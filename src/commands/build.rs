@@ -57,7 +57,7 @@ pub(crate) fn build_selected(
     options: &BuildOptions,
 ) -> CommandResult<BuildSummary> {
     // The store comes first: if it cannot be written, nothing else matters.
-    session.store_for_environments()?;
+    session.store()?;
     let tasks = session.tasks(selectors)?;
     let recipes = session.recipes(&tasks, variant)?;
     let host = Host::inspect();

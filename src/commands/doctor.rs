@@ -1,14 +1,16 @@
 //! `infradev doctor`: what this machine and this store allow, by trying it.
 
-use infradev_layers::write_image;
 use infradev_store::FileSystem;
 use serde::Serialize;
 
 use crate::build::host::Host;
+use crate::env::back_end::BackEnd;
+use crate::env::default_mapping;
+use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
-use crate::env::mount::{BackEnd, Overlay, Upper};
+use crate::env::mount::{Overlay, Upper};
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
-use crate::env::{default_back_end, default_mapping};
+use crate::env::trial::choose;
 use crate::error::CommandResult;
 use crate::session::Session;
 
@@ -35,12 +37,13 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
     let store = session.store();
     match &store {
         Ok(store) => {
-            let (good, text) = match (crate::env::unmountable(store), store.file_system()) {
-                (Some(reason), _) => (false, format!("on {reason}: put the store elsewhere with --store")),
-                (None, FileSystem::Local) => (true, "a local file system: everything".to_owned()),
-                (None, FileSystem::Memory) => (true, "tmpfs: works, and is lost at the next boot".to_owned()),
-                (None, FileSystem::Remote(kind)) => (false, format!("{kind}: only for reading")),
-                (None, FileSystem::Overlay) => (false, "overlayfs".to_owned()),
+            let (good, text) = match store.file_system() {
+                FileSystem::Local => (true, "a local file system: everything".to_owned()),
+                FileSystem::Memory => (true, "tmpfs: works, and is lost at the next boot".to_owned()),
+                FileSystem::Overlay => {
+                    (true, "overlayfs: full copies only; put the store elsewhere with --store".to_owned())
+                }
+                FileSystem::Remote(kind) => (false, format!("{kind}: only for reading")),
             };
             add("store", good, format!("{}: {text}", store.layout().root().display()));
         }
@@ -68,12 +71,22 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
         }
     }
     if let Ok(store) = store {
-        match trial(store) {
-            Ok(()) => add(
-                "environments",
-                true,
-                format!("back end {}, {}", default_back_end(store).word(), mapping_words()),
-            ),
+        let wanted = session.config.back_end.as_ref();
+        let choice = choose(store, wanted.map(|wanted| wanted.value), true)?;
+        for (back_end, reason) in &choice.refused {
+            add("back end", false, format!("{}: {reason}", back_end.word()));
+        }
+        match session.back_end().and_then(|back_end| trial(store, back_end)) {
+            Ok(()) => {
+                let mut text = format!("back end {}, {}", choice.back_end.word(), mapping_words());
+                if let Some(wanted) = wanted {
+                    text.push_str(&format!(" (asked for by {})", wanted.origin));
+                }
+                if let Some(degraded) = choice.back_end.degraded() {
+                    text.push_str(&format!("; {degraded}"));
+                }
+                add("environments", true, text);
+            }
             Err(error) => add("environments", false, error.message),
         }
     }
@@ -100,37 +113,29 @@ fn mapping_words() -> String {
 }
 
 /// Runs `true` in an environment of nothing but the host's directories.
-fn trial(store: &infradev_store::Store) -> CommandResult {
+fn trial(store: &infradev_store::Store, back_end: BackEnd) -> CommandResult {
     let lease = store.lease("doctor")?;
     let ingest = store.ingest(&lease)?;
     let tree = infradev_layers::merge([&crate::build::trial_tree(&ingest)?]);
     let directory = lease.new_directory("doctor")?;
     let io = |error: std::io::Error| infradev_store::Error::io("write", &directory, error);
-    for name in ["upper", "work", "merged"] {
+    for name in ["work", "merged"] {
         std::fs::create_dir(directory.join(name)).map_err(io)?;
     }
-    let back_end = default_back_end(store);
-    let metadata = directory.join("metadata");
-    match back_end {
-        BackEnd::Erofs => {
-            let mut file = std::fs::File::create(&metadata).map_err(io)?;
-            write_image(&tree, &mut file).map_err(crate::env::image::StackError::from)?;
-        }
-        BackEnd::Stub => {
-            let pool = store.layout().stub_pool();
-            infradev_layers::write_stubs(&tree, &pool, &metadata)
-                .map_err(crate::env::image::StackError::from)?;
-        }
-    }
-    let upper = Upper { upper: directory.join("upper"), work: directory.join("work") };
-    let overlay = Overlay { back_end, metadata, objects: store.layout().objects(), upper: Some(upper) };
+    let (mapping, metadata) = (default_mapping(), directory.join("metadata"));
+    let sources = Sources::of(store);
+    write_metadata(&tree, back_end, &sources, &metadata)?;
+    let upper = directory.join("upper");
+    write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
+    let upper = Upper { upper, work: directory.join("work") };
+    let overlay = Overlay { back_end, metadata, objects: sources.objects, upper };
     let run = Run {
         command: vec!["/bin/true".to_owned()],
         directory: "/".into(),
         variables: [("PATH".to_owned(), "/usr/bin:/bin".to_owned())].into(),
         terminal: false,
         network: Network::None,
-        mapping: default_mapping(),
+        mapping,
         binds: Host::binds(),
         memory_files: 1 << 20,
         host_name: "infradev".to_owned(),

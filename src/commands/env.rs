@@ -13,7 +13,6 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 
 pub(crate) use create::{find_built, variables};
-pub(crate) use diff::owners;
 pub(crate) use exec::{memory_files, run_check};
 pub(crate) use patch::APPLY;
 

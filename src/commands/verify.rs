@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 
 use clap::Args;
-use infradev_layers::{differing_stub, write_image};
+use infradev_layers::{check_farm_pool, differing_stub, write_image};
 use infradev_store::{Depth, Finding, Progress, Report, Store, Subject};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ use crate::ui::{Ui, bytes};
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
 pub(crate) struct VerifyArgs {
-    /// Also read every object, and compare every image and stub tree with its layers
+    /// Also read every object, and compare images, stub trees and farms with what they were made from
     #[arg(long)]
     read_data: bool,
     /// Mend what is found: run the steps that made damaged layers again, delete damaged caches
@@ -36,6 +36,8 @@ struct Verified<'a> {
     #[serde(flatten)]
     report: Report,
     images: u64,
+    /// Copies in the pool of farms.
+    copies: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     repair: Option<Repair<'a>>,
 }
@@ -67,7 +69,7 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
         false => session.store_for_reading()?,
     };
     let depth = if arguments.read_data { Depth::ReadData } else { Depth::Quick };
-    let (mut report, mut images) = check(session, store, depth)?;
+    let (mut report, mut derived) = check(session, store, depth)?;
     let mut plan = RepairPlan::default();
     let mut found = vec![];
     if arguments.repair && !report.damage.is_empty() {
@@ -84,7 +86,7 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
                 break;
             }
             plan.carry_out(session, store)?;
-            (report, images) = check(session, store, depth)?;
+            (report, derived) = check(session, store, depth)?;
             if report.damage.is_empty() {
                 break;
             }
@@ -92,14 +94,16 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
     }
     let repair =
         arguments.repair.then_some(Repair { dry_run: arguments.dry_run, found, remedies: &plan.remedies });
-    let verified = Verified { report, images, repair };
+    let Derived { images, copies } = derived;
+    let verified = Verified { report, images, copies, repair };
     session.ui.data(&verified, || {
-        let Verified { report, images, .. } = &verified;
+        let Verified { report, images, copies, .. } = &verified;
         let mut text = findings(store, report);
         text.push_str(&format!(
-            "{} layers, {} objects, {images} images; {} read; {} damaged, {} not checked, {} unneeded\n",
+            "{} layers, {} objects, {images} images{}; {} read; {} damaged, {} not checked, {} unneeded\n",
             report.layers,
             report.objects,
+            if *copies > 0 { format!(", {copies} copies for farms") } else { String::new() },
             bytes(report.bytes_read),
             report.damage.len(),
             report.unchecked.len(),
@@ -126,11 +130,24 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
 /// How often a repair looks again.
 const ROUNDS: usize = 3;
 
-fn check(session: &Session, store: &Store, depth: Depth) -> CommandResult<(Report, u64)> {
+/// How much of what is made from layers was compared.
+#[derive(Default)]
+struct Derived {
+    images: u64,
+    copies: u64,
+}
+
+fn check(session: &Session, store: &Store, depth: Depth) -> CommandResult<(Report, Derived)> {
     let shown = Shown { ui: &session.ui, read: 0.into() };
     let mut report = store.verify(depth, &shown)?;
-    let images = if depth == Depth::ReadData { verify_derived(store, &mut report) } else { 0 };
-    Ok((report, images))
+    let derived = match depth {
+        Depth::ReadData => Derived {
+            images: verify_derived(store, &mut report),
+            copies: verify_farm_pool(store, &mut report),
+        },
+        Depth::Quick => Derived::default(),
+    };
+    Ok((report, derived))
 }
 
 /// Says what was found, and what is done about it.
@@ -198,7 +215,7 @@ fn verify_derived(store: &Store, report: &mut Report) -> u64 {
             match differing_stub(&tree, &stubs) {
                 Ok(None) => {}
                 Ok(Some(path)) => {
-                    note(Subject::Stubs(stubs), format!("/{path} is not what its layers make"));
+                    note(Subject::Stubs(stubs), format!("{path} is not what its layers make"));
                 }
                 Err(error) => {
                     let (what, detail) = (Subject::Stubs(stubs), error.to_string());
@@ -208,4 +225,27 @@ fn verify_derived(store: &Store, report: &mut Report) -> u64 {
         }
     }
     compared
+}
+
+/// Compares every copy that farms link to with its name. The other files of a farm are objects themselves.
+fn verify_farm_pool(store: &Store, report: &mut Report) -> u64 {
+    let pool = store.layout().farm_pool();
+    let finding = |name: String, detail: String| Finding {
+        what: Subject::FarmCopy(pool.join(name)),
+        detail,
+        layers: vec![],
+    };
+    match check_farm_pool(&pool) {
+        Ok((copies, findings)) => {
+            for wrong in findings {
+                let list = if wrong.checked { &mut report.damage } else { &mut report.unchecked };
+                list.push(finding(wrong.name, wrong.detail));
+            }
+            copies
+        }
+        Err(error) => {
+            report.unchecked.push(finding(String::new(), error.to_string()));
+            0
+        }
+    }
 }

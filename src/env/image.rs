@@ -1,16 +1,19 @@
-//! The mountable metadata of a stack: made once, kept in the store, found by the stack's id.
+//! What a stack is mounted from: made once, kept in the store, found by the stack's id.
 
 use std::fs;
 use std::io::BufWriter;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use infradev_layers::{
-    DecodeError, ImageError, ReadError, StubError, Tree, merge, read_image, write_image, write_stubs,
+    CheckoutError, DecodeError, ImageError, ReadError, Tree, farm_owners, merge, read_image, write_copy,
+    write_farm, write_image, write_stubs,
 };
-use infradev_store::{LayerId, Lease, Stack, Store};
+use infradev_store::{Disk, LayerId, Lease, Stack, Store};
 use rayon::prelude::*;
 
-use super::mount::BackEnd;
+use super::back_end::BackEnd;
+use super::plan::Mapping;
 
 /// A stack that cannot be made mountable.
 #[derive(Debug, thiserror::Error)]
@@ -38,9 +41,9 @@ pub enum StackError {
         /// How.
         source: ReadError,
     },
-    /// The stub tree cannot be written.
-    #[error("cannot write the stubs of the stack")]
-    Stubs(#[from] StubError),
+    /// The stub tree, farm or copy cannot be written.
+    #[error("cannot write the files of the stack")]
+    Files(#[from] CheckoutError),
     /// A file could not be written or read.
     #[error("cannot {action} {}", .path.display())]
     Io {
@@ -67,9 +70,10 @@ pub fn merged_tree(store: &Store, stack: &Stack) -> Result<Tree, StackError> {
     Ok(merge(&read_layers(store, &stack.layers)?))
 }
 
-/// Returns the mountable metadata of `stack` for `back_end`, making it if the store does not have it.
+/// Returns what `stack` is mounted from with `back_end`, making it if the store does not have it.
 ///
-/// `lease` holds the stack; its staging directory receives what is not yet complete.
+/// `lease` holds the stack; its staging directory receives what is not yet complete. A copy is mounted from
+/// nothing but itself: the path is empty then.
 pub fn mountable(
     store: &Store,
     stack: &Stack,
@@ -80,29 +84,89 @@ pub fn mountable(
     let path = match back_end {
         BackEnd::Erofs => store.layout().image(&id),
         BackEnd::Stub => store.layout().stubs(&id),
+        BackEnd::Farm => store.layout().farm(&id),
+        BackEnd::Copy => return Ok(PathBuf::new()),
     };
     if path.exists() {
         return Ok(path);
     }
     let tree = merged_tree(store, stack)?;
     let temporary = lease.new_directory("mountable")?.join(id.to_hex());
-    match back_end {
-        BackEnd::Erofs => write_image_file(store, &tree, &temporary)?,
-        BackEnd::Stub => {
-            write_stubs(&tree, &store.layout().stub_pool(), &temporary)?;
-        }
-    }
+    write_metadata(&tree, back_end, &Sources::of(store), &temporary)?;
     match store.disk().rename(&temporary, &path) {
         Ok(()) => Ok(path),
-        // Another process made the same tree of stubs in the meantime.
+        // Another process made the same tree in the meantime.
         Err(_) if path.exists() => Ok(path),
         Err(source) => Err(StackError::Io { action: "rename", path, source }),
     }
 }
 
-fn write_image_file(store: &Store, tree: &Tree, path: &Path) -> Result<(), StackError> {
+/// Where the content of files comes from.
+#[derive(Debug)]
+pub(crate) struct Sources {
+    pub(crate) objects: PathBuf,
+    pub(crate) stub_pool: PathBuf,
+    pub(crate) farm_pool: PathBuf,
+    pub(crate) disk: Disk,
+}
+
+impl Sources {
+    pub(crate) fn of(store: &Store) -> Self {
+        let layout = store.layout();
+        Self {
+            objects: layout.objects(),
+            stub_pool: layout.stub_pool(),
+            farm_pool: layout.farm_pool(),
+            disk: store.disk().clone(),
+        }
+    }
+}
+
+/// Writes what the merged `tree` is mounted from to `path`, which must not exist; nothing for a copy.
+pub(crate) fn write_metadata(
+    tree: &Tree,
+    back_end: BackEnd,
+    sources: &Sources,
+    path: &Path,
+) -> Result<(), StackError> {
+    match back_end {
+        BackEnd::Erofs => write_image_file(&sources.disk, tree, path)?,
+        BackEnd::Stub => {
+            write_stubs(tree, &sources.stub_pool, path)?;
+        }
+        BackEnd::Farm => {
+            write_farm(tree, &sources.objects, &sources.farm_pool, farm_owners(), path)?;
+        }
+        BackEnd::Copy => {}
+    }
+    Ok(())
+}
+
+/// Makes the upper of an environment of the merged `tree`: empty, or all of it if it is a copy.
+pub(crate) fn write_upper(
+    tree: impl FnOnce() -> Result<Tree, StackError>,
+    back_end: BackEnd,
+    objects: &Path,
+    mapping: Mapping,
+    upper: &Path,
+) -> Result<(), StackError> {
+    let io = |action| move |source| StackError::Io { action, path: upper.to_owned(), source };
+    if back_end == BackEnd::Copy {
+        write_copy(&tree()?, objects, mapping.owners(), upper)?;
+        return Ok(());
+    }
+    fs::DirBuilder::new().mode(0o755).create(upper).map_err(io("create"))?;
+    match mapping {
+        Mapping::Range(first) => {
+            std::os::unix::fs::chown(upper, Some(first), Some(first)).map_err(io("change the owner of"))
+        }
+        Mapping::Host | Mapping::Caller { .. } => Ok(()),
+    }
+}
+
+fn write_image_file(disk: &Disk, tree: &Tree, path: &Path) -> Result<(), StackError> {
     let failed = |source| StackError::Io { action: "write", path: path.to_owned(), source };
-    let mut file = BufWriter::with_capacity(1 << 20, store.disk().create(path, 0o644).map_err(failed)?);
+    let mut file = BufWriter::with_capacity(1 << 20, disk.create(path, 0o644).map_err(failed)?);
     write_image(tree, &mut file)?;
     let file = file.into_inner().map_err(|error| failed(error.into_error()))?;
     // The name promises a complete image, also after a power cut; made once per stack.

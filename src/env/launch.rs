@@ -28,6 +28,9 @@ pub(crate) const USER_NAMESPACE: &str = "__user-namespace";
 /// Likewise, for entering the namespaces of a holder.
 pub(crate) const JOIN: &str = "__join";
 
+/// Likewise, for trying a back end.
+pub(crate) const TRIAL: &str = "__trial";
+
 /// Everything that the stages need to know.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct LaunchPlan {

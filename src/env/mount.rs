@@ -1,49 +1,40 @@
-//! Mounting a merged image or stub tree with a writable upper: detached until it is complete.
+//! Mounting what a stack became, with a writable upper: detached until it is complete.
+//!
+//! # Compatibility
+//! Everything goes through descriptors. Kernels before 6.13 take the directories of an overlay by name only; their
+//! names are then those of the descriptors below /proc/self/fd, which are short and hold no character that the
+//! option string would need escaped (a value may have 255 bytes). Kernels before 6.15 take no lower directory
+//! from a mount that is attached nowhere; it is then attached where the overlay will be, for a moment. Kernels
+//! before 6.12 mount no EROFS image from a file; it then gets a loop device that goes with the mount.
+
+#[cfg(test)]
+mod tests;
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
-    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
 };
 use serde::{Deserialize, Serialize};
 
+use super::back_end::BackEnd;
 use super::namespace;
 
-/// How the merged metadata becomes a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "lowercase")]
-pub enum BackEnd {
-    /// An EROFS image; for root.
-    Erofs,
-    /// A tree of stub files; for everybody, on kernels with data-only layers under `userxattr`.
-    Stub,
-}
-
-impl BackEnd {
-    /// Returns the word for tables.
-    pub fn word(self) -> &'static str {
-        match self {
-            BackEnd::Erofs => "erofs",
-            BackEnd::Stub => "stub",
-        }
-    }
-}
-
-/// The parts of an overlay. Paths are absolute.
+/// The parts of an environment's file tree. Paths are absolute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Overlay {
     /// How `metadata` is mounted.
     pub back_end: BackEnd,
-    /// The EROFS image file, or the stub tree.
+    /// The EROFS image file, the stub tree or the farm; nothing for a copy.
     pub metadata: PathBuf,
-    /// The store's objects: the data-only layer.
+    /// The store's objects: the data-only layer of images and stubs.
     pub objects: PathBuf,
-    /// The writable part; `None` for a read-only mount.
-    pub upper: Option<Upper>,
+    /// The writable part; of a copy, the copy itself.
+    pub upper: Upper,
 }
 
 /// The writable part of an overlay: two directories of one file system.
@@ -73,75 +64,170 @@ impl MountError {
     }
 }
 
-/// Mounts `overlay`, detached: nothing is visible until [`attach`].
+/// A lower directory, and whether it is a mount that is attached nowhere.
+struct Lower {
+    directory: OwnedFd,
+    detached: bool,
+}
+
+/// The options of an overlay, as names and values; a flag has no value.
+type Options = [(&'static str, &'static str)];
+
+/// The upper holds all of a file that was changed: it can be read without what lies below it.
+const SELF_CONTAINED: &Options = &[("metacopy", "off"), ("redirect_dir", "off")];
+/// Before 6.16, data-only layers are followed only with both on.
+const FOLLOWING: &Options = &[("metacopy", "on"), ("redirect_dir", "on")];
+/// Marks that everybody may set in a user namespace; implies a self-contained upper.
+const USER_ATTRIBUTES: &Options = &[("userxattr", "")];
+
+/// Mounts `overlay` at the directory `place`.
 ///
-/// With `owners`, the user namespace through which the image's owners are mapped.
-pub(crate) fn overlay(overlay: &Overlay, owners: Option<BorrowedFd<'_>>) -> Result<OwnedFd, MountError> {
-    match overlay.back_end {
+/// With `owners`, the user namespace through which the owners below the upper are mapped.
+pub(crate) fn mount(
+    overlay: &Overlay,
+    owners: Option<BorrowedFd<'_>>,
+    place: &Path,
+) -> Result<(), MountError> {
+    let (lower, choices): (_, &[&Options]) = match overlay.back_end {
         BackEnd::Erofs => {
             let image = erofs(&overlay.metadata)?;
             if let Some(owners) = owners {
-                namespace::map_owners(image.as_fd(), owners)
-                    .map_err(|error| MountError::new("map the owners of the image", error))?;
+                map_owners(&image, owners)?;
             }
-            // A self-contained upper wants both off; kernels before 6.16 follow data-only layers only with both on.
-            let plain = [("metacopy", "off"), ("redirect_dir", "off")];
-            let followed = [("metacopy", "on"), ("redirect_dir", "on")];
-            over(overlay, image.as_fd(), &plain)
-                .or_else(|error| over(overlay, image.as_fd(), &followed).map_err(|_second| error))
+            (Lower { directory: image, detached: true }, &[SELF_CONTAINED, FOLLOWING])
         }
-        BackEnd::Stub => {
-            let stubs = match owners {
-                Some(owners) => mapped_tree(&overlay.metadata, owners)?,
-                None => open_path(&overlay.metadata)?,
-            };
-            over(overlay, stubs.as_fd(), &[("userxattr", "")])
-        }
+        BackEnd::Stub => (tree(&overlay.metadata, owners)?, &[USER_ATTRIBUTES]),
+        BackEnd::Farm => (tree(&overlay.metadata, owners)?, &[USER_ATTRIBUTES, SELF_CONTAINED]),
+        // Made for these owners.
+        BackEnd::Copy => return attach(&writable_clone(&overlay.upper.upper)?, place),
+    };
+    let mut mounted = over(overlay, &lower, choices);
+    if mounted.is_err() && lower.detached {
+        // Until the overlay has its own clone of it.
+        attach(&lower.directory, place)?;
+        mounted = over(overlay, &lower, choices);
+        unmount(place, UnmountFlags::DETACH)
+            .map_err(|error| MountError::new(format!("let go of {}", place.display()), error))?;
     }
+    attach(&mounted?, place)
 }
 
 /// Makes a detached mount visible at `directory`.
-pub(crate) fn attach(mount: &OwnedFd, directory: &Path) -> Result<(), MountError> {
+fn attach(mount: &OwnedFd, directory: &Path) -> Result<(), MountError> {
     move_mount(mount, "", CWD, directory, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
         .map_err(|error| MountError::new(format!("attach the mount at {}", directory.display()), error))
 }
 
 fn erofs(image: &Path) -> Result<OwnedFd, MountError> {
+    match erofs_from(image, image) {
+        Err(error) if error.source.raw_os_error() == Some(libc::ENOTBLK) => {
+            let (device, _kept_until_it_is_mounted) = namespace::loop_device(image).map_err(|error| {
+                MountError::new(format!("make a loop device of {}", image.display()), error)
+            })?;
+            erofs_from(&device, image)
+        }
+        other => other,
+    }
+}
+
+fn erofs_from(source: &Path, image: &Path) -> Result<OwnedFd, MountError> {
     let context = Context::open("erofs")?;
     context.flag("ro")?;
-    context.string("source", &image.to_string_lossy())?;
+    context.string("source", &source.to_string_lossy())?;
     context.create(&format!("mount the image {}", image.display()))
 }
 
-fn over(
-    overlay: &Overlay,
-    metadata: BorrowedFd<'_>,
-    options: &[(&str, &str)],
-) -> Result<OwnedFd, MountError> {
-    let context = Context::open("overlay")?;
-    context.string("source", "infradev")?;
-    for (name, value) in options {
-        if value.is_empty() { context.flag(name)? } else { context.string(name, value)? }
+/// Mounts the overlay over `lower`, detached, with the first options that the kernel takes.
+fn over(overlay: &Overlay, lower: &Lower, choices: &[&Options]) -> Result<OwnedFd, MountError> {
+    let objects = match overlay.back_end {
+        BackEnd::Erofs | BackEnd::Stub => Some(open_path(&overlay.objects)?),
+        BackEnd::Farm | BackEnd::Copy => None,
+    };
+    let layers = Layers {
+        lower: lower.directory.as_fd(),
+        objects,
+        upper: open_path(&overlay.upper.upper)?,
+        work: open_path(&overlay.upper.work)?,
+    };
+    let mut mounted = layers.mount(choices[0]);
+    for options in &choices[1..] {
+        mounted = mounted.or_else(|_| layers.mount(options));
     }
-    let objects = open_path(&overlay.objects)?;
-    context.fd("lowerdir+", metadata)?;
-    context.fd("datadir+", objects.as_fd())?;
-    if let Some(upper) = &overlay.upper {
-        // By descriptor: a string option is cut off at 255 bytes.
-        context.fd("upperdir", open_path(&upper.upper)?.as_fd())?;
-        context.fd("workdir", open_path(&upper.work)?.as_fd())?;
-    }
-    context.create("mount the overlay")
+    mounted
 }
 
-/// Returns a detached mount of the directory `path`, whose owners are mapped.
-fn mapped_tree(path: &Path, owners: BorrowedFd<'_>) -> Result<OwnedFd, MountError> {
+/// The directories of an overlay.
+struct Layers<'a> {
+    lower: BorrowedFd<'a>,
+    objects: Option<OwnedFd>,
+    upper: OwnedFd,
+    work: OwnedFd,
+}
+
+impl Layers<'_> {
+    fn context(&self, options: &Options) -> Result<Context, MountError> {
+        let context = Context::open("overlay")?;
+        context.string("source", "infradev")?;
+        for (name, value) in options {
+            if value.is_empty() { context.flag(name)? } else { context.string(name, value)? }
+        }
+        Ok(context)
+    }
+
+    fn mount(&self, options: &Options) -> Result<OwnedFd, MountError> {
+        self.mount_by_descriptor(options).or_else(|_| self.mount_by_name(options))
+    }
+
+    fn mount_by_descriptor(&self, options: &Options) -> Result<OwnedFd, MountError> {
+        let context = self.context(options)?;
+        context.fd("lowerdir+", self.lower)?;
+        if let Some(objects) = &self.objects {
+            context.fd("datadir+", objects.as_fd())?;
+        }
+        context.fd("upperdir", self.upper.as_fd())?;
+        context.fd("workdir", self.work.as_fd())?;
+        context.create("mount the overlay")
+    }
+
+    fn mount_by_name(&self, options: &Options) -> Result<OwnedFd, MountError> {
+        let name = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let context = self.context(options)?;
+        let mut lower = name(self.lower);
+        if let Some(objects) = &self.objects {
+            lower = format!("{lower}::{}", name(objects.as_fd()));
+        }
+        context.string("lowerdir", &lower)?;
+        context.string("upperdir", &name(self.upper.as_fd()))?;
+        context.string("workdir", &name(self.work.as_fd()))?;
+        context.create("mount the overlay")
+    }
+}
+
+/// Opens a directory as it is, or as a detached mount of it whose owners are mapped.
+fn tree(path: &Path, owners: Option<BorrowedFd<'_>>) -> Result<Lower, MountError> {
+    let Some(owners) = owners else { return Ok(Lower { directory: open_path(path)?, detached: false }) };
+    let directory = clone_tree(path)?;
+    map_owners(&directory, owners)?;
+    Ok(Lower { directory, detached: true })
+}
+
+fn map_owners(mount: &OwnedFd, owners: BorrowedFd<'_>) -> Result<(), MountError> {
+    namespace::map_owners(mount.as_fd(), owners)
+        .map_err(|error| MountError::new("map the owners of the lower directory", error))
+}
+
+/// Returns a detached mount of a directory that holds all of an environment.
+fn writable_clone(path: &Path) -> Result<OwnedFd, MountError> {
+    let directory = clone_tree(path)?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    namespace::restrict(directory.as_fd(), attributes.bits().into())
+        .map_err(|error| MountError::new(format!("restrict {}", path.display()), error))?;
+    Ok(directory)
+}
+
+fn clone_tree(path: &Path) -> Result<OwnedFd, MountError> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
-    let tree = open_tree(CWD, path, flags)
-        .map_err(|error| MountError::new(format!("show {}", path.display()), error))?;
-    namespace::map_owners(tree.as_fd(), owners)
-        .map_err(|error| MountError::new("map the owners of the stubs", error))?;
-    Ok(tree)
+    open_tree(CWD, path, flags).map_err(|error| MountError::new(format!("show {}", path.display()), error))
 }
 
 fn open_path(path: &Path) -> Result<OwnedFd, MountError> {

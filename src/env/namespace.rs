@@ -2,11 +2,13 @@
 
 #![expect(
     unsafe_code,
-    reason = "namespaces, id-mapped mounts and inherited descriptors have no safe wrappers"
+    reason = "namespaces, id-mapped mounts, loop devices and inherited descriptors have no safe wrappers"
 )]
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
 
 use rustix::thread::UnshareFlags;
 
@@ -67,4 +69,72 @@ fn set_attributes(mount: BorrowedFd<'_>, flags: i32, attr_set: u64, userns_fd: u
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The structure of LOOP_CONFIGURE (linux/loop.h, `struct loop_config` with its `struct loop_info64`).
+#[repr(C)]
+struct LoopConfig {
+    fd: u32,
+    block_size: u32,
+    device: u64,
+    inode: u64,
+    rdevice: u64,
+    offset: u64,
+    size_limit: u64,
+    number: u32,
+    encrypt_type: u32,
+    encrypt_key_size: u32,
+    flags: u32,
+    file_name: [u8; 64],
+    crypt_name: [u8; 64],
+    encrypt_key: [u8; 32],
+    init: [u64; 2],
+    reserved: [u64; 8],
+}
+
+const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
+const LO_FLAGS_READ_ONLY: u32 = 1;
+const LO_FLAGS_AUTOCLEAR: u32 = 4;
+
+/// Makes a read-only loop device of `image` (loop(4), Linux 5.8); it is undone when nobody has it open any more.
+pub(crate) fn loop_device(image: &Path) -> io::Result<(PathBuf, File)> {
+    let image = File::open(image)?;
+    let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
+    // Somebody else may take the free one first.
+    for _attempt in 0..64 {
+        // SAFETY: LOOP_CTL_GET_FREE has no argument.
+        let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
+        if number < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let path = PathBuf::from(format!("/dev/loop{number}"));
+        let device = File::open(&path)?;
+        let config = LoopConfig {
+            fd: image.as_raw_fd() as u32,
+            block_size: 0,
+            device: 0,
+            inode: 0,
+            rdevice: 0,
+            offset: 0,
+            size_limit: 0,
+            number: 0,
+            encrypt_type: 0,
+            encrypt_key_size: 0,
+            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
+            file_name: [0; 64],
+            crypt_name: [0; 64],
+            encrypt_key: [0; 32],
+            init: [0; 2],
+            reserved: [0; 8],
+        };
+        // SAFETY: the structure has the layout that the kernel reads, and lives through the call.
+        let result = unsafe { libc::ioctl(device.as_raw_fd(), LOOP_CONFIGURE, &raw const config) };
+        match io::Error::last_os_error() {
+            _ if result == 0 => return Ok((path, device)),
+            error if error.raw_os_error() == Some(libc::EBUSY) => {}
+            error => return Err(error),
+        }
+    }
+    Err(io::Error::from_raw_os_error(libc::EBUSY))
 }

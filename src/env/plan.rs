@@ -36,6 +36,16 @@ impl Mapping {
     pub const RANGE: u32 = 1_000_000;
     /// How many ids the range has: all that a 16-bit id can name.
     pub const RANGE_LENGTH: u32 = 65_536;
+
+    /// Returns how the owners of files on disk become those that a run sees.
+    pub fn owners(self) -> infradev_layers::Owners {
+        use infradev_layers::Owners;
+        match self {
+            Mapping::Host => Owners::Keep,
+            Mapping::Range(first) => Owners::Shifted(first),
+            Mapping::Caller { .. } => Owners::Root,
+        }
+    }
 }
 
 /// Whether a run shares the host's network.

@@ -7,6 +7,7 @@ mod attend;
 mod enter;
 mod init;
 mod root;
+mod trial;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -20,7 +21,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal};
 use rustix::thread::UnshareFlags;
 
-use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, USER_NAMESPACE};
+use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, TRIAL, USER_NAMESPACE};
 use super::namespace;
 use super::plan::Mapping;
 
@@ -60,6 +61,7 @@ pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
         INIT => Some(with_pipe(rest, init::init)),
         JOIN => Some(enter::enter(rest)),
         USER_NAMESPACE => Some(lend_user_namespace()),
+        TRIAL => Some(trial::run(rest)),
         _ => None,
     }
 }
@@ -125,11 +127,7 @@ fn stage(inherited: &Inherited) -> Result<i32, Failure> {
         };
     }
     namespace::unshare(flags).during("create namespaces")?;
-    if let Mapping::Caller { uid, gid } = plan.mapping {
-        fs::write("/proc/self/setgroups", "deny").during("map user ids")?;
-        fs::write("/proc/self/uid_map", format!("0 {uid} 1")).during("map user ids")?;
-        fs::write("/proc/self/gid_map", format!("0 {gid} 1")).during("map user ids")?;
-    }
+    map_caller(plan.mapping)?;
     let descriptors = [
         Some(inherited.plan.as_fd()),
         Some(inherited.notices.as_fd()),
@@ -148,6 +146,14 @@ fn stage(inherited: &Inherited) -> Result<i32, Failure> {
         wait_for_release(inherited)?;
     }
     Ok(attendant.wait(Pid::from_child(&child)))
+}
+
+/// Makes the caller root of the user namespace that this process just entered, if there is one.
+fn map_caller(mapping: Mapping) -> Result<(), Failure> {
+    let Mapping::Caller { uid, gid } = mapping else { return Ok(()) };
+    fs::write("/proc/self/setgroups", "deny").during("map user ids")?;
+    fs::write("/proc/self/uid_map", format!("0 {uid} 1")).during("map user ids")?;
+    fs::write("/proc/self/gid_map", format!("0 {gid} 1")).during("map user ids")
 }
 
 fn namespaces(spec: &Spec) -> Vec<LinuxNamespaceType> {

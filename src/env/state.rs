@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use infradev_store::{LayerId, Lease, Lock, Stack, Store, read_json, remove_tree};
 use serde::{Deserialize, Serialize};
 
-use super::mount::{BackEnd, Overlay, Upper};
+use super::back_end::BackEnd;
+use super::image::{StackError, merged_tree, write_upper};
+use super::mount::{Overlay, Upper};
 use super::plan::Mapping;
 
 /// What an environment is: the content of its `state.json`.
@@ -71,6 +73,9 @@ pub enum EnvironmentError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] infradev_store::Error),
+    /// Its files could not be made.
+    #[error(transparent)]
+    Stack(#[from] StackError),
 }
 
 /// An environment of a store.
@@ -100,17 +105,18 @@ impl Environment {
             move |source| EnvironmentError::Io { action, path, source }
         };
         let staged = lease.new_directory("environment")?;
-        for below in ["upper", "work", "merged"] {
+        for below in ["work", "merged"] {
             let below = staged.join(below);
             DirBuilder::new().mode(0o755).create(&below).map_err(io("create", &below))?;
         }
         if let Mapping::Range(first) = state.mapping {
-            for below in ["upper", "work"] {
-                let below = staged.join(below);
-                std::os::unix::fs::chown(&below, Some(first), Some(first))
-                    .map_err(io("change the owner of", &below))?;
-            }
+            let work = staged.join("work");
+            std::os::unix::fs::chown(&work, Some(first), Some(first))
+                .map_err(io("change the owner of", &work))?;
         }
+        let tree = || merged_tree(store, &state.stack());
+        let objects = store.layout().objects();
+        write_upper(tree, state.back_end, &objects, state.mapping, &staged.join("upper"))?;
         // Not synced, but written before the name: a power cut takes an environment of the last seconds, whole.
         store.write_new(&staged.join("state.json"), &state)?;
         let path = store.layout().environments().join(name);
@@ -194,7 +200,7 @@ impl Environment {
         self.path.join("merged")
     }
 
-    /// What was written in it.
+    /// What was written in it; of a copy, everything.
     pub fn upper(&self) -> PathBuf {
         self.path.join("upper")
     }
@@ -205,16 +211,20 @@ impl Environment {
             back_end: self.state.back_end,
             metadata,
             objects: store.layout().objects(),
-            upper: Some(Upper { upper: self.upper(), work: self.path.join("work") }),
+            upper: Upper { upper: self.upper(), work: self.path.join("work") },
         }
     }
 
     /// Whether it is mounted for the host.
     pub fn is_mounted(&self) -> bool {
-        let device = |path: &Path| {
-            fs::metadata(path).map(|metadata| std::os::unix::fs::MetadataExt::dev(&metadata)).ok()
+        // Not by its device: a copy is mounted from the file system that it lies on.
+        let mount = |path: &Path| {
+            let flags = rustix::fs::AtFlags::empty();
+            rustix::fs::statx(rustix::fs::CWD, path, flags, rustix::fs::StatxFlags::MNT_ID)
+                .map(|found| found.stx_mnt_id)
+                .ok()
         };
-        device(&self.merged()) != device(&self.path)
+        mount(&self.merged()) != mount(&self.path)
     }
 
     /// Deletes it. The caller has unmounted it and holds its lock.

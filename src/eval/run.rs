@@ -47,7 +47,7 @@ impl Evaluation<'_> {
     pub(super) fn run(&self, request: Request<'_>) -> Result<Outcome, BuildError> {
         let tree = merge(std::iter::once(&self.below).chain(request.over.iter().copied()));
         let (overlay, root) = self.workshop.overlay(&tree)?;
-        let upper = overlay.upper.as_ref().map(|upper| upper.upper.clone()).unwrap_or_default();
+        let upper = overlay.upper.upper.clone();
         let mut environment = variables(self.built);
         environment.extend(request.variables);
         let mut binds = self.workshop.host_binds(&tree);

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use infradev_layers::{ScanOptions, Tree, TreePath, scan};
+use infradev_layers::{Tree, TreePath};
 
 use super::Evaluation;
 use super::bundle::PatchChoice;
@@ -11,7 +11,8 @@ use super::run::Request;
 use super::verdict::{Verdict, VerdictKind};
 use crate::build::scratch::tail;
 use crate::build::{BuildError, io};
-use crate::commands_env::{APPLY, owners};
+use crate::commands_env::APPLY;
+use crate::env::capture::capture;
 use crate::env::default_mapping;
 
 /// How long applying a patch may take.
@@ -56,9 +57,8 @@ impl Evaluation<'_> {
         }
         // The run is over and its processes are gone: nothing can change the upper any more.
         let ingest = self.workshop.store.ingest(self.workshop.lease)?;
-        let options =
-            ScanOptions { owners: owners(default_mapping()), latest: i64::MAX, upper_of: Some(&self.below) };
-        let written = scan(&outcome.upper, options, &ingest)?.tree;
+        let (back_end, below) = (self.workshop.back_end, &self.below);
+        let written = capture(&outcome.upper, back_end, default_mapping(), below, &ingest)?.tree;
         let tree = self.of_submission(&written)?;
         if tree.entries().iter().all(|entry| entry.kind.is_directory()) {
             verdict.kind = VerdictKind::EmptyPatch;

@@ -35,7 +35,7 @@ pub struct GcPlan {
     pub steps: Vec<StepKey>,
     /// Objects that no live layer needs.
     pub objects: Vec<ObjectId>,
-    /// Merged images and stub trees of stacks that no root has.
+    /// Merged images, stub trees and farms of stacks that no root has.
     pub derived: Vec<PathBuf>,
     /// Bytes on disk of all of these.
     pub bytes: u64,
@@ -138,7 +138,9 @@ impl Store {
                 done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
                 self.disk().remove_tree(&path)?;
             }
-            done.freed += self.trim_stub_pool()?;
+            for pool in [self.layout().stub_pool(), self.layout().farm_pool()] {
+                done.freed += trim_pool(self, pool)?;
+            }
         }
         let (freed, waiting) = self.empty_trash(own)?;
         done.freed += freed;
@@ -188,8 +190,9 @@ impl Store {
         Ok(live)
     }
 
-    /// Adds the objects of `layers` to `needs`. A layer that is absent needs nothing; one that is damaged is an
-    /// error, so all bytes are read: a flipped bit in its table would give the wrong objects away.
+    /// Adds the objects of `layers` to `needs`. One that is damaged is an error, so all bytes are read: a flipped
+    /// bit in its table would give the wrong objects away. One that is absent is asked for again by the next call:
+    /// a lease claims a layer before a commit gives it its name.
     fn add_needs(
         &self,
         layers: impl Iterator<Item = LayerId>,
@@ -201,17 +204,18 @@ impl Store {
             match self.layer(layer) {
                 Ok(encoding) => match read_head(&encoding) {
                     Ok((references, _)) => {
-                        Ok((*layer, references.iter().map(|reference| reference.object).collect()))
+                        let objects = references.iter().map(|reference| reference.object).collect();
+                        Ok(Some((*layer, objects)))
                     }
                     Err(error) => Err(unreadable(error.to_string())),
                 },
-                Err(Error::NoLayer(_)) => Ok((*layer, vec![])),
+                Err(Error::NoLayer(_)) => Ok(None),
                 Err(Error::DamagedLayer { detail, .. }) => Err(unreadable(detail)),
                 Err(error) => Err(error),
             }
         };
         let found: Vec<_> = new.par_iter().map(read).collect::<Result<_>>()?;
-        needs.extend(found);
+        needs.extend(found.into_iter().flatten());
         Ok(())
     }
 
@@ -234,7 +238,7 @@ impl Store {
     fn dead_derived(&self, live: &HashSet<StackId>) -> Result<Vec<PathBuf>> {
         let live: BTreeSet<String> = live.iter().map(StackId::to_hex).collect();
         let mut dead = vec![];
-        for (directory, suffix) in [("images", ".erofs"), ("stubs", "")] {
+        for (directory, suffix) in [("images", ".erofs"), ("stubs", ""), ("farm", "")] {
             let directory = self.layout().directory(directory);
             for name in names(&directory)? {
                 let stack = name.strip_suffix(suffix).unwrap_or(&name);
@@ -259,24 +263,24 @@ impl Store {
         }
         Ok(())
     }
+}
 
-    /// Removes the stubs that no stub tree links to any more.
-    fn trim_stub_pool(&self) -> Result<u64> {
-        use std::os::unix::fs::MetadataExt;
-        let mut freed = 0;
-        let mut directories = vec![self.layout().stub_pool()];
-        while let Some(directory) = directories.pop() {
-            for name in names(&directory)? {
-                let path = directory.join(name);
-                let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
-                if metadata.is_dir() {
-                    directories.push(path);
-                } else if metadata.nlink() == 1 {
-                    self.disk().remove_tree(&path)?;
-                    freed += disk_bytes(&metadata);
-                }
+/// Removes the files of a pool that no tree links to any more.
+fn trim_pool(store: &Store, pool: PathBuf) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    let mut freed = 0;
+    let mut directories = vec![pool];
+    while let Some(directory) = directories.pop() {
+        for name in names(&directory)? {
+            let path = directory.join(name);
+            let Ok(metadata) = fs::symlink_metadata(&path) else { continue };
+            if metadata.is_dir() {
+                directories.push(path);
+            } else if metadata.nlink() == 1 {
+                store.disk().remove_tree(&path)?;
+                freed += disk_bytes(&metadata);
             }
         }
-        Ok(freed)
     }
+    Ok(freed)
 }

@@ -7,6 +7,7 @@
 //! steps/<key>             action records, JSON: which step made which layers
 //! images/<stack>.erofs    merged metadata images           (derived, may be rebuilt)
 //! stubs/<stack>/  stubs/pool/   the same for users without privileges   (derived)
+//! farm/<stack>/   farm/pool/    the same as hardlinks, for older kernels (derived)
 //! envs/<name>/            environments: state.json, upper, work, merged
 //! roots/pins/  roots/tasks/     what keeps layers alive, JSON
 //! leases/<id>             locked by a live process; lists the layers that it needs
@@ -26,13 +27,15 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) const FORMAT_PREFIX: &str = "infradev store ";
 
 /// The directories of a store, in the order in which they are made.
-pub(crate) const DIRECTORIES: [&str; 14] = [
+pub(crate) const DIRECTORIES: [&str; 16] = [
     "objects",
     "layers",
     "steps",
     "images",
     "stubs",
     "stubs/pool",
+    "farm",
+    "farm/pool",
     "envs",
     "roots",
     "roots/pins",
@@ -92,6 +95,22 @@ impl Layout {
     /// The pool that stub trees link from.
     pub fn stub_pool(&self) -> PathBuf {
         self.root.join("stubs/pool")
+    }
+
+    /// The farm of a stack: its tree of hardlinks.
+    pub fn farm(&self, stack: &StackId) -> PathBuf {
+        self.root.join("farm").join(stack.to_hex())
+    }
+
+    /// Lists the farms that there are.
+    pub fn all_farms(&self) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(self.root.join("farm")).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| *path != self.farm_pool()).collect()
+    }
+
+    /// The pool of copies that farms link from.
+    pub fn farm_pool(&self) -> PathBuf {
+        self.root.join("farm/pool")
     }
 
     /// The directory of all environments.

@@ -40,6 +40,8 @@ pub enum Subject {
     Image(PathBuf),
     /// The stub tree of a stack.
     Stubs(PathBuf),
+    /// A copy of an object that farms link to.
+    FarmCopy(PathBuf),
 }
 
 impl std::fmt::Display for Subject {
@@ -53,6 +55,7 @@ impl std::fmt::Display for Subject {
             Subject::Index => write!(formatter, "index"),
             Subject::Image(path) => write!(formatter, "image {}", path.display()),
             Subject::Stubs(path) => write!(formatter, "stubs {}", path.display()),
+            Subject::FarmCopy(path) => write!(formatter, "farm copy {}", path.display()),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Environments: commands in sandboxes, mounts that last, and what is left behind (nothing).
 
-mod back_ends;
+mod conformance;
 mod exec;
 mod named;
 mod sandbox;

@@ -3,10 +3,12 @@
 #![expect(clippy::print_stderr, reason = "a skipped test says why")]
 
 use std::collections::HashSet;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
 use super::*;
+use crate::entry::Kind;
 use crate::erofs::kernel_tests::{real_directory, write_objects};
 use crate::erofs::tests::{awkward, described};
 use crate::erofs::walk::{assert_same, expected, walk};
@@ -26,9 +28,9 @@ fn trees_share_stubs_and_a_tree_never_uses_one_twice() {
         (directory.path().join("p"), directory.path().join("1"), directory.path().join("2"));
     let entries = [("a", file(b"same")), ("b", file(b"same")), ("d/c", file(b"same")), ("e", file(b""))];
     let first = write_stubs(&merge([&tree(entries.clone())]), &pool, &one).unwrap();
-    assert_eq!(first, StubStats { directories: 2, linked_stubs: 0, new_stubs: 3, others: 1 });
+    assert_eq!(first, CheckoutStats { directories: 2, linked: 0, made: 3, others: 1, copied: 0 });
     let second = write_stubs(&merge([&tree(entries)]), &pool, &two).unwrap();
-    assert_eq!(second, StubStats { directories: 2, linked_stubs: 3, new_stubs: 0, others: 1 });
+    assert_eq!(second, CheckoutStats { directories: 2, linked: 3, made: 0, others: 1, copied: 0 });
     let inodes = |root| ["a", "b", "d/c"].map(|name| inode(root, name));
     assert_eq!(inodes(&one), inodes(&two));
     assert_eq!(inodes(&one).iter().collect::<HashSet<_>>().len(), 3);
@@ -64,7 +66,7 @@ fn trees_may_be_written_to_one_pool_at_once() {
         }
     });
     let last = write_stubs(&many, &directory.path().join("p"), &directory.path().join("last")).unwrap();
-    assert_eq!(last.new_stubs, 1, "only the hardlinked file is not from the pool");
+    assert_eq!(last.made, 1, "only the hardlinked file is not from the pool");
     remove(&directory);
 }
 
@@ -88,7 +90,7 @@ fn a_stub_without_a_link_to_spare_is_replaced() {
     }
     for (out, expected) in [("1", (0, 1)), ("2", (1, 0))] {
         let stats = write_stubs(&small, &pool, &directory.path().join(out)).unwrap();
-        assert_eq!((stats.linked_stubs, stats.new_stubs), expected, "tree {out}");
+        assert_eq!((stats.linked, stats.made), expected, "tree {out}");
     }
     assert_eq!(inode(directory.path(), "1/a"), inode(directory.path(), "2/a"));
     assert_eq!(fs::read_dir(&pool).unwrap().count(), 1, "no temporary name stays");
@@ -100,9 +102,9 @@ fn refuses_layers_and_taken_places() {
     let (pool, out) = (directory.path().join("p"), directory.path().join("o"));
     let layer = described([]);
     write_stubs(&layer, &pool, &out).unwrap();
-    assert!(matches!(write_stubs(&layer, &pool, &out), Err(StubError::Open { .. })));
+    assert!(matches!(write_stubs(&layer, &pool, &out), Err(CheckoutError::Open { .. })));
     let layer = tree([("a", Kind::Whiteout)]);
-    assert!(matches!(write_stubs(&layer, &pool, &out), Err(StubError::NotMerged { .. })));
+    assert!(matches!(write_stubs(&layer, &pool, &out), Err(CheckoutError::NotMerged { .. })));
 }
 
 /// Run by the next test within a user namespace, where the mount is.

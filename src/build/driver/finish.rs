@@ -13,7 +13,6 @@ use super::super::{BuildError, Workshop};
 use super::execute::Done;
 use super::schedule::{Failed, PlanState, Schedule};
 use super::{Again, BuildOptions};
-use crate::env::default_back_end;
 use crate::env::image::mountable;
 use crate::error::{CommandError, CommandResult};
 
@@ -127,7 +126,7 @@ fn make_root(
     };
     if let Some(before) = before.filter(unchanged) {
         // The wheels were found to agree when it was made; its image may have been collected since.
-        mountable(workshop.store, &before.stack(), default_back_end(workshop.store), workshop.lease)?;
+        mountable(workshop.store, &before.stack(), workshop.back_end, workshop.lease)?;
         return Ok(());
     }
     layers.extend(agreement(workshop, state).map_err(CommandError::from)?);
@@ -151,7 +150,7 @@ fn make_root(
         recipe: state.prepared.digest.clone(),
         built: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
-    mountable(workshop.store, &built.stack(), default_back_end(workshop.store), workshop.lease)?;
+    mountable(workshop.store, &built.stack(), workshop.back_end, workshop.lease)?;
     workshop.store.set_root(RootKind::Task, &built.name(), &built)?;
     Ok(())
 }

@@ -8,7 +8,7 @@ use infradev_store::{Lease, Store};
 
 use super::Which;
 use crate::build::root::BuiltTask;
-use crate::env::default_back_end;
+use crate::env::back_end::BackEnd;
 use crate::env::image::mountable;
 use crate::env::plan::Mapping;
 use crate::env::state::{Environment, EnvironmentState};
@@ -85,20 +85,21 @@ fn check_fresh(session: &Session, built: &BuiltTask, required: bool) -> CommandR
 
 /// Makes an environment of `built` and readies what it is mounted from; returns that with it.
 pub(crate) fn create(
-    store: &Store,
+    session: &Session,
     lease: &Lease,
     built: &BuiltTask,
     name: &str,
     mapping: Mapping,
     discarded: bool,
 ) -> CommandResult<(Environment, PathBuf)> {
+    let store = session.store()?;
     let stack = built.stack();
     let missing = lease.hold(&stack.layers)?;
     if let Some(layer) = missing.first() {
         return Err(infradev_store::Error::NoLayer(*layer).into());
     }
     lease.hold_stack(stack.id())?;
-    let back_end = default_back_end(store);
+    let back_end = session.back_end()?;
     let metadata = mountable(store, &stack, back_end, lease)?;
     let state = EnvironmentState {
         schema: 1,
@@ -112,6 +113,11 @@ pub(crate) fn create(
         discarded_with: discarded.then(|| lease.id().to_owned()),
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
+    if back_end == BackEnd::Copy {
+        session.ui.note(format!(
+            "`{name}` is a full copy of its stack, in time and disk; `infradev doctor` says what else works"
+        ));
+    }
     Ok((Environment::create(store, lease, name, state)?, metadata))
 }
 

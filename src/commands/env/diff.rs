@@ -1,11 +1,12 @@
 //! `env diff`: what was written in an environment.
 
-use infradev_layers::{Kind, Owners, ScanOptions, Tree, scan};
+use infradev_layers::{Kind, Tree};
+use infradev_store::LayerId;
 use serde::Serialize;
 
+use crate::env::capture::capture;
 use crate::env::image::known_tree;
-use crate::env::plan::Mapping;
-use crate::env::state::Environment;
+use crate::env::state::{Environment, EnvironmentState};
 use crate::error::{CommandError, CommandResult, Kind as Failure};
 use crate::session::Session;
 
@@ -18,6 +19,8 @@ struct Change {
 
 #[derive(Serialize)]
 struct Changes {
+    /// The id of what was written as a layer.
+    layer: LayerId,
     changes: Vec<Change>,
 }
 
@@ -27,27 +30,18 @@ pub(super) fn diff(session: &Session, name: &str) -> CommandResult<u8> {
     let below = known_tree(store, &environment.state.stack())?;
     let lease = store.lease(&format!("diff {name}"))?;
     let ingest = store.ingest(&lease)?;
-    let options =
-        ScanOptions { owners: owners(environment.state.mapping), latest: i64::MAX, upper_of: Some(&below) };
-    let scanned = scan(&environment.upper(), options, &ingest)
+    let EnvironmentState { back_end, mapping, .. } = environment.state;
+    let scanned = capture(&environment.upper(), back_end, mapping, &below, &ingest)
         .map_err(|error| CommandError::caused(Failure::Infrastructure, &error))?;
     for path in &scanned.dropped {
         session.ui.note(format!("{path} is a device, FIFO or socket, which no layer can hold"));
     }
-    let changes = Changes { changes: changes(&scanned.tree, &below) };
+    let layer = LayerId::of(&scanned.tree.encode());
+    let changes = Changes { layer, changes: changes(&scanned.tree, &below) };
     session.ui.data(&changes, || {
         changes.changes.iter().map(|change| format!("{} {}\n", change.change, change.path)).collect()
     });
     Ok(0)
-}
-
-/// How the owners in an upper become those of a layer.
-pub(crate) fn owners(mapping: Mapping) -> Owners {
-    match mapping {
-        Mapping::Host => Owners::Keep,
-        Mapping::Range(first) => Owners::Shifted(first),
-        Mapping::Caller { .. } => Owners::Root,
-    }
 }
 
 fn changes(upper: &Tree, below: &Tree) -> Vec<Change> {

@@ -40,7 +40,7 @@ pub(crate) fn run_check(session: &Session, task: &str, command: Vec<String>) -> 
 fn run(session: &Session, place: &Place, command: Vec<String>) -> CommandResult<u8> {
     let Place { target, keep, which, surroundings } = place;
     let attempt = || -> CommandResult<u8> {
-        let store = session.store_for_environments()?;
+        let store = session.store()?;
         match Environment::open(store, target) {
             Ok(environment) => in_environment(session, &environment, surroundings, command),
             Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
@@ -67,7 +67,7 @@ fn in_fresh(
     let built = find_built(session, store, task, which)?;
     let lease = store.lease(&format!("exec {}", built.name()))?;
     let name = keep.map_or_else(|| discarded_name(&lease), str::to_owned);
-    let (environment, metadata) = create(store, &lease, &built, &name, default_mapping(), keep.is_none())?;
+    let (environment, metadata) = create(session, &lease, &built, &name, default_mapping(), keep.is_none())?;
     let lock = environment.lock()?;
     let run = describe(session, &environment, surroundings, command)?;
     let overlay = environment.overlay(store, metadata);

@@ -8,7 +8,7 @@ use crate::env::default_mapping;
 use crate::env::holder::Holder;
 use crate::env::image::mountable;
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
-use crate::env::mount::{attach, overlay};
+use crate::env::mount::mount as mount_overlay;
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
 use crate::env::state::{Environment, EnvironmentError};
 use crate::error::{CommandError, CommandResult, Kind};
@@ -24,7 +24,7 @@ struct Mounted {
 }
 
 pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u8> {
-    let store = session.store_for_environments()?;
+    let store = session.store()?;
     let root = rustix::process::geteuid().is_root();
     let lease = store.lease(&format!("mount {}", arguments.task))?;
     let again = |environment: Environment| -> CommandResult<_> {
@@ -48,7 +48,7 @@ pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u
                 None => free_name(store, &built.task)?,
             };
             let mapping = if root { Mapping::Host } else { default_mapping() };
-            create(store, &lease, &built, &name, mapping, false)?
+            create(session, &lease, &built, &name, mapping, false)?
         }
         Err(error) => return Err(error.into()),
     };
@@ -74,8 +74,7 @@ fn attach_or_show(
                 CommandError::caused(Kind::Infrastructure, &error)
                     .hint("`infradev doctor` says what this machine allows")
             };
-            let mount = overlay(&described, None).map_err(failed)?;
-            attach(&mount, &environment.merged()).map_err(failed)?;
+            mount_overlay(&described, None, &environment.merged()).map_err(failed)?;
             None
         }
         (false, false) => Some(hold(session, &environment, metadata)?),

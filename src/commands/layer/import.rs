@@ -86,7 +86,7 @@ type Read = (Tree, Option<String>, Vec<String>);
 
 fn directory(arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
     let owners = if arguments.keep_owners { Owners::Keep } else { Owners::Root };
-    let options = ScanOptions { owners, latest: i64::MAX, upper_of: None };
+    let options = ScanOptions { owners, latest: i64::MAX, upper_of: None, copy_of: None };
     let scanned = scan(&arguments.path, options, ingest)
         .map_err(|error| CommandError::caused(Kind::Infrastructure, &error))?;
     let notes =

@@ -27,8 +27,7 @@ pub(super) fn enter(plan: &LaunchPlan, user_namespace: Option<&OwnedFd>) -> Resu
     mount_change("/", private).during("separate the mounts from the host's")?;
     match &plan.root {
         RootFileSystem::Overlay(overlay) => {
-            let mounted = mount::overlay(overlay, user_namespace.map(AsFd::as_fd)).map_err(refused)?;
-            mount::attach(&mounted, path).map_err(refused)?;
+            mount::mount(overlay, user_namespace.map(AsFd::as_fd), path).map_err(refused)?;
         }
         RootFileSystem::Mounted => {
             let clone = clone_tree(path)?;
@@ -77,7 +76,7 @@ fn link_devices(root: &OwnedFd) -> Result<(), Failure> {
     Ok(())
 }
 
-fn refused(error: mount::MountError) -> Failure {
+pub(super) fn refused(error: mount::MountError) -> Failure {
     let mount::MountError { action, detail, source } = error;
     Failure::new(action, detail.map_or_else(|| source.to_string(), |detail| format!("{detail}: {source}")))
 }

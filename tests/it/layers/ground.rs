@@ -89,7 +89,7 @@ impl Drop for Ground {
 
 #[track_caller]
 pub(super) fn read(directory: &Path, upper_of: Option<&Tree>, ingest: &Ingest<'_>) -> Scanned {
-    let options = ScanOptions { owners: Owners::Keep, latest: i64::MAX, upper_of };
+    let options = ScanOptions { owners: Owners::Keep, latest: i64::MAX, upper_of, copy_of: None };
     scan(directory, options, ingest).unwrap_or_else(|error| panic!("{}: {error:?}", directory.display()))
 }
 

@@ -74,6 +74,28 @@ fn a_known_object_survives_its_collection() {
 }
 
 #[test]
+fn a_layer_that_was_claimed_before_it_was_there_keeps_its_objects() {
+    let (_directory, store) = scratch();
+    let shared: &[u8] = b"shared content";
+    commit(&store, &[shared], "first");
+    // A commit claims its layers first, and gives them their names last: a plan is made in between.
+    let lease = store.lease("writer").expect("a lease");
+    let second = encoding(&[shared], "second");
+    assert_eq!(lease.hold(&[LayerId::of(&second)]).expect("claimed").len(), 1, "it is not there yet");
+    let collector = store.lease("gc").expect("a lease");
+    let plan = store.plan_gc(&collector, true).expect("a plan");
+    assert_eq!(plan.objects, [ObjectId::of(shared)]);
+    let ingest = store.ingest(&lease).expect("a batch");
+    ingest.put_bytes(shared).expect("an object");
+    assert_eq!(ingest.written(), 0, "deduplicated");
+    ingest.put_layer(&second).expect("a layer");
+    ingest.commit().expect("a commit");
+    let done = store.gc(plan, &collector).expect("a collection");
+    assert_eq!((done.layers, done.objects), (1, 0));
+    assert_whole(&store);
+}
+
+#[test]
 fn a_put_revives_what_was_thrown_away_before() {
     let (_directory, store) = scratch();
     let content: &[u8] = b"thrown away";

@@ -38,6 +38,14 @@ pub(super) fn copy(from: &Path, to: &Path) {
     }
 }
 
+/// Unmounts what children that other tests are just starting may still have, for a moment.
+pub(super) fn unmount(place: &Path) {
+    let gone = || {
+        Command::new("umount").arg(place).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    crate::support::wait_until(&format!("nobody uses {}", place.display()), gone);
+}
+
 pub(super) fn system(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).output().expect("it starts");
     let talk = String::from_utf8_lossy(&output.stderr);

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use infradev_store::{Access, Depth, LayerId, RootKind, Stack, Store};
 
-use super::kills::system;
+use super::kills::{system, unmount};
 use super::report::{Tally, note};
 use super::scenes::{assert_whole, collect, commit};
 use crate::support::{Need, Place, TASK, User, lacks, rounds, wait_until, work_directory};
@@ -78,7 +78,7 @@ impl Disk {
     }
 
     fn mend(&self) {
-        system("umount", &[&self.path("cut").display().to_string()]);
+        unmount(&self.path("cut"));
         fs::remove_file(self.path(&self.copy())).expect("an own file");
     }
 }

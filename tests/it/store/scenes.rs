@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
+use infradev::env::back_end::BackEnd;
 use infradev::env::image::mountable;
-use infradev::env::mount::BackEnd;
 use infradev::env::plan::Mapping;
 use infradev::env::state::{Environment, EnvironmentState};
 use infradev_layers::{Content, Kind, Metadata, Tree, TreeBuilder};

@@ -152,7 +152,7 @@ fn privileged_a_small_file_system_fills_up() {
                 fs::remove_dir_all(&ballast).expect("an own directory");
                 scene.act(&root, Arc::new(Sound)).expect("with room, the same operation completes");
                 scene.assert_done(&Store::open(&root, Access::Write).expect("it opens"));
-                kills::system("umount", &[&mount.display().to_string()]);
+                kills::unmount(&mount);
                 if by_inodes { inodes.add() } else { bytes.add() }
             }
         }

@@ -1,0 +1,50 @@
+//! The bytes of an object in a file of its own: shared blocks where the file system has them, else a copy.
+
+use std::os::fd::OwnedFd;
+
+use infradev_store::{ObjectId, object_name};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+
+/// Fills the empty file `to` with the `size` bytes of an object.
+pub(crate) fn copy_object(objects: &OwnedFd, object: ObjectId, size: u64, to: &OwnedFd) -> Result<(), Errno> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let from = rustix::fs::openat(objects, object_name(&object), flags, Mode::empty())?;
+    let copied = match rustix::fs::ioctl_ficlone(to, &from) {
+        Ok(()) => rustix::fs::fstat(to)?.st_size as u64,
+        // The errors of file systems that share no blocks, or not between these two, differ.
+        Err(_) => copy(&from, to)?,
+    };
+    // An object of the wrong size is damaged; a file made from it would outlive its repair.
+    if copied == size { Ok(()) } else { Err(Errno::IO) }
+}
+
+fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<u64, Errno> {
+    let mut copied = 0;
+    loop {
+        match rustix::fs::copy_file_range(from, None, to, None, 1 << 30) {
+            Ok(0) => return Ok(copied),
+            Ok(count) => copied += count as u64,
+            Err(Errno::INTR) => {}
+            // Not between these file systems, or not by this kernel.
+            Err(_) if copied == 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    let mut buffer = vec![0; 1 << 17];
+    loop {
+        let count = match rustix::io::read(from, &mut buffer) {
+            Ok(0) => return Ok(copied),
+            Err(Errno::INTR) => continue,
+            other => other?,
+        };
+        let mut rest = &buffer[..count];
+        while !rest.is_empty() {
+            match rustix::io::write(to, rest) {
+                Err(Errno::INTR) => {}
+                other => rest = &rest[other?..],
+            }
+        }
+        copied += count as u64;
+    }
+}
