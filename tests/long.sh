@@ -1,7 +1,7 @@
 #!/bin/bash
 # The long runs, as root: 200 killed builds and mounts, 5000 random stacks against the kernel, and the fault bench
-# of the store, which writes docs/reports/faults.md. `tests/long.sh bench` runs the bench alone (a quarter of an
-# hour); other arguments choose tests.
+# of the store, which writes docs/reports/faults.md. `tests/long.sh bench` runs the bench alone, in some
+# minutes; other arguments choose tests.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export INFRADEV_TEST_LONG=1
@@ -50,9 +50,9 @@ that a damaged pin or \`state.json\` is given up by the command that the finding
 | date | $(date -u +%F) |
 | commit | $(git log -1 --format=%h -- store src layers recipes tests) |
 | kernel | $(uname -sr), $(uname -m), $(nproc) processors |
-| file systems | $(stat -f -c %T "${INFRADEV_TEST_DIR:-/var/tmp}") for damage and for what is killed at random moments; ext4 in a loop file for power cuts; tmpfs for the rest |
+| file systems | $(findmnt --noheadings --output FSTYPE --target "${INFRADEV_TEST_DIR:-/var/tmp}") for damage and for what is killed at random moments; ext4 in a loop file for power cuts; tmpfs for the rest |
 | whole run | $((SECONDS - began)) s |
-| kill points | $(cases "kill|killed") |
+| kill points | $(cases "kill -9") |
 | power cuts | $(cases power) |
 | failing or full disks | $(cases "ENOSPC|EIO|full disk|tmpfs") |
 | processes stopped at a change | $(cases SIGSTOP) |

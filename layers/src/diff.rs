@@ -108,7 +108,7 @@ mod tests {
             tree([("a", file(b"one")), ("b", directory(0o755)), ("c", file(b"same")), ("d", file(b""))]);
         let after =
             tree([("a", file(b"two!")), ("b", directory(0o700)), ("c", file(b"same")), ("e", file(b""))]);
-        assert_eq!(shown(&before, &after), ["M a content size", "M b mode", "D d", "A e"]);
+        assert_eq!(shown(&before, &after), ["M /a content size", "M /b mode", "D /d", "A /e"]);
     }
 
     proptest! {

@@ -215,7 +215,7 @@ fn verify_derived(store: &Store, report: &mut Report) -> u64 {
             match differing_stub(&tree, &stubs) {
                 Ok(None) => {}
                 Ok(Some(path)) => {
-                    note(Subject::Stubs(stubs), format!("/{path} is not what its layers make"));
+                    note(Subject::Stubs(stubs), format!("{path} is not what its layers make"));
                 }
                 Err(error) => {
                     let (what, detail) = (Subject::Stubs(stubs), error.to_string());

@@ -24,12 +24,13 @@ const WORKER: &str = "INFRADEV_TEST_WORKER";
 /// A store on a disk of its own, and a place to mount copies of that disk.
 struct Disk {
     directory: tempfile::TempDir,
+    cuts: std::cell::Cell<usize>,
 }
 
 impl Disk {
     fn new(megabytes: u64) -> Self {
         let directory = tempfile::tempdir_in(work_directory()).expect("a directory");
-        let disk = Self { directory };
+        let disk = Self { directory, cuts: Default::default() };
         for name in ["disk", "cut"] {
             fs::create_dir(disk.path(name)).expect("an own directory");
         }
@@ -66,12 +67,19 @@ impl Disk {
             }
             before = after;
         }
-        fs::write(self.path("copy"), before).expect("room");
-        self.mount("copy", "cut");
+        // A file of its own: a loop device may outlive its mount for a moment, with the blocks of an earlier cut.
+        self.cuts.set(self.cuts.get() + 1);
+        fs::write(self.path(&self.copy()), before).expect("room");
+        self.mount(&self.copy(), "cut");
+    }
+
+    fn copy(&self) -> String {
+        format!("copy{}", self.cuts.get())
     }
 
     fn mend(&self) {
         unmount(&self.path("cut"));
+        fs::remove_file(self.path(&self.copy())).expect("an own file");
     }
 }
 

@@ -232,6 +232,9 @@ impl Scene {
                 match Environment::create(&store, &lease, "mine", state(&stack)) {
                     Err(infradev::env::state::EnvironmentError::Exists(_)) => {}
                     Err(infradev::env::state::EnvironmentError::Store(error)) => return Err(error),
+                    Err(infradev::env::state::EnvironmentError::Stack(error)) => {
+                        return Err(as_store_error(error));
+                    }
                     Err(infradev::env::state::EnvironmentError::Io { action, path, source }) => {
                         return Err(Error::io(action, &path, source));
                     }
