@@ -37,8 +37,9 @@ pub(crate) fn capture_as(
         upper_of: (!is_copy).then_some(below),
         copy_of: is_copy.then_some(below),
     };
-    let scanned = scan(upper, options, ingest)?;
+    let mut scanned = scan(upper, options, ingest)?;
     let after = if is_copy { merge([&scanned.tree]) } else { merge([below, &scanned.tree]) };
     // An upper holds what was opened for writing and not changed, and says in two ways that a directory is new.
-    Ok(Scanned { tree: delta(below, &after), dropped: scanned.dropped })
+    scanned.tree = delta(below, &after);
+    Ok(scanned)
 }
