@@ -138,10 +138,10 @@ pub fn scan(root: &Path, options: ScanOptions<'_>, ingest: &Ingest<'_>) -> Resul
     walk.builder.add(TreePath::root(), Kind::ImpliedDirectory)?;
     walk.directory(&directory, &TreePath::root(), &Below::root())?;
     let Walk { mut builder, files, dropped, stamps, .. } = walk;
-    let contents: Vec<Result<Content, ScanError>> =
-        files.par_iter().map(|file| put(&directory, file, options.copy_of, ingest)).collect();
-    for (file, content) in files.into_iter().zip(contents) {
-        builder.add(file.path, Kind::File { metadata: file.metadata, content: content? })?;
+    let kinds: Vec<Result<Kind, ScanError>> =
+        files.par_iter().map(|file| put(&directory, file, &options, ingest)).collect();
+    for (file, kind) in files.into_iter().zip(kinds) {
+        builder.add(file.path, kind?)?;
     }
     Ok(Scanned { tree: builder.finish()?, dropped, stamps, began })
 }
@@ -254,10 +254,11 @@ impl Walk<'_> {
             self.builder.add(path, kind.clone())?;
             return Ok(());
         }
-        let file = open_file(directory, name, &path)?;
-        let xattrs = read_xattrs(&file, &path)?;
-        let metadata = self.metadata(stat, allowed(&xattrs));
+        let mut metadata = self.metadata(stat, vec![]);
+        // In an upper, the attributes say what the file is; elsewhere they are read with the content, in parallel.
         if let Some(lower) = self.options.upper_of {
+            let xattrs = read_xattrs(&open_file(directory, name, &path)?, &path)?;
+            metadata.xattrs = allowed(&xattrs);
             if upper::overlay_xattr(&xattrs, b"whiteout").is_some() && stat.st_size == 0 {
                 return self.hide(path, below);
             }
@@ -321,11 +322,25 @@ fn open_file(
 fn put(
     root: &OwnedFd,
     file: &PendingFile,
+    options: &ScanOptions<'_>,
+    ingest: &Ingest<'_>,
+) -> Result<Kind, ScanError> {
+    let opened = open_below(root, &file.path)?;
+    let mut metadata = file.metadata.clone();
+    if options.upper_of.is_none() {
+        metadata.xattrs = allowed(&read_xattrs(&opened, &file.path)?);
+    }
+    let content = put_content(opened.into(), file, options.copy_of, ingest)?;
+    Ok(Kind::File { metadata, content })
+}
+
+fn put_content(
+    mut content: File,
+    file: &PendingFile,
     copy_of: Option<&Tree>,
     ingest: &Ingest<'_>,
 ) -> Result<Content, ScanError> {
     let fail = |source: io::Error| ScanError::Read { path: file.path.clone(), source };
-    let mut content = File::from(open_below(root, &file.path)?);
     if let Some(copied) = copy_of.and_then(|tree| content_at(tree, &file.path))
         && copied.size() == content.metadata().map_err(fail)?.len()
     {

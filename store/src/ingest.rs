@@ -32,6 +32,9 @@ use crate::{LayerId, Lease, ObjectId, Store};
 /// content costs no write at all. Larger than 99 % of the files of a Python environment.
 const IN_MEMORY: usize = 1 << 20;
 
+/// Directories that a batch spreads its files over: the kernel makes one file at a time in each.
+const SLOTS: u64 = 16;
+
 /// The modification time of every object: 1980-01-01, the earliest date that a zip archive can hold.
 /// Environments never see it; it is fixed so that backups and copies of a store are equal.
 const OBJECT_MTIME: i64 = 315_532_800;
@@ -122,12 +125,17 @@ impl Ingest<'_> {
     ///
     /// Errors of `reader` are told apart by [`PutError`].
     pub fn put(&self, reader: &mut dyn Read) -> std::result::Result<(ObjectId, u64), PutError> {
-        self.take(reader).map(|(object, size, _)| (object, size))
+        self.take(reader, 64 << 10).map(|(object, size, _)| (object, size))
     }
 
-    /// As [`Self::put`]; also returns whether a large content was known already.
-    fn take(&self, reader: &mut dyn Read) -> std::result::Result<(ObjectId, u64, bool), PutError> {
-        let mut buffer = Vec::with_capacity(64 << 10);
+    /// As [`Self::put`], of a content of about `expected` bytes; also returns whether a large content was known.
+    fn take(
+        &self,
+        reader: &mut dyn Read,
+        expected: usize,
+    ) -> std::result::Result<(ObjectId, u64, bool), PutError> {
+        // With room to spare, the end is seen without growing.
+        let mut buffer = Vec::with_capacity(expected.min(IN_MEMORY) + 1);
         reader.take(IN_MEMORY as u64).read_to_end(&mut buffer).map_err(PutError::Read)?;
         if buffer.len() < IN_MEMORY {
             return Ok((self.put_bytes(&buffer)?, buffer.len() as u64, false));
@@ -168,7 +176,7 @@ impl Ingest<'_> {
             }
             file.seek(std::io::SeekFrom::Start(begin)).map_err(PutError::Read)?;
         }
-        let (object, size, known) = self.take(file)?;
+        let (object, size, known) = self.take(file, usize::try_from(size).unwrap_or(IN_MEMORY))?;
         if size >= IN_MEMORY as u64 {
             self.expects_known.store(known, Ordering::Relaxed);
         }
@@ -314,10 +322,20 @@ impl Ingest<'_> {
     }
 
     fn create(&self) -> Result<(PathBuf, DiskFile)> {
-        let path = self.staging.join(self.counter.fetch_add(1, Ordering::Relaxed).to_string());
+        let number = self.counter.fetch_add(1, Ordering::Relaxed);
+        let slot = self.staging.join((number % SLOTS).to_string());
+        let path = slot.join(number.to_string());
         // Mode 0444 from the start: an object can be opened for writing only here.
-        let file = self.disk().create(&path, 0o444).at("create", &path)?;
-        Ok((path, file))
+        let file = match self.disk().create(&path, 0o444) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                match self.disk().create_directory(&slot) {
+                    Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => Err(error),
+                    _ => self.disk().create(&path, 0o444),
+                }
+            }
+            other => other,
+        };
+        Ok((path.clone(), file.at("create", &path)?))
     }
 
     fn sync(&self) -> Result<()> {
