@@ -23,6 +23,7 @@ mod plan;
 mod pylock;
 mod recipe;
 mod record;
+mod requirement;
 mod resolve;
 mod runner;
 mod select;

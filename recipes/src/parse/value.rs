@@ -4,11 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::Duration;
 
-use pep508_rs::{Requirement, VerbatimUrl};
-
 use super::Item;
 use crate::name::DistributionName;
 use crate::pattern::Pattern;
+use crate::requirement::parse_requirement;
 use crate::target::{Architecture, PythonVersion};
 use crate::timestamp::Timestamp;
 
@@ -69,12 +68,9 @@ impl<'a> Item<'a> {
     /// Reads a requirement by PEP 508.
     pub(crate) fn requirement(&self) -> Option<String> {
         let text = self.string()?;
-        match text.parse::<Requirement<VerbatimUrl>>() {
+        match parse_requirement(&text) {
             Ok(_) => Some(text),
-            Err(error) => {
-                let reason = error.message.to_string();
-                self.fail_with_hint("a requirement (PEP 508)", format!("`{text}`"), reason)
-            }
+            Err(reason) => self.fail_with_hint("a requirement (PEP 508)", format!("`{text}`"), reason),
         }
     }
 

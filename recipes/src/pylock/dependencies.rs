@@ -2,10 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use pep508_rs::{ExtraName, Requirement, VerbatimUrl};
+use pep508_rs::ExtraName;
 
 use crate::marker::environment_of;
 use crate::name::DistributionName;
+use crate::requirement::parse_requirement;
 use crate::target::Target;
 
 /// A line of METADATA that cannot be understood.
@@ -36,7 +37,7 @@ pub fn dependencies_in_metadata(
     let mut names = BTreeSet::new();
     for line in field("Requires-Dist") {
         let fail = || MetadataError { line: line.to_owned() };
-        let requirement: Requirement<VerbatimUrl> = line.parse().map_err(|_| fail())?;
+        let requirement = parse_requirement(line).map_err(|_| fail())?;
         // Evaluated without extras too: `extra != "x"` is true only then.
         if requirement.marker.evaluate(&environment, &extras)
             || requirement.marker.evaluate(&environment, &[])
