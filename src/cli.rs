@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use crate::commands;
 use crate::config::{Config, Overrides};
 use crate::env::back_end::BackEnd;
-use crate::error::{CommandError, CommandResult, exit_code};
+use crate::error::{CommandError, CommandResult, Kind, exit_code};
 use crate::session::Session;
 use crate::ui::{ColorChoice, ProgressChoice, Ui, UiOptions};
 
@@ -161,9 +161,22 @@ pub fn run(arguments: &[String]) -> ExitCode {
     config.warnings.iter().for_each(|warning| ui.warn(warning));
     let session = Session::new(config, ui);
     match dispatch(&session, parsed.command) {
-        Ok(code) => ExitCode::from(code),
+        Ok(code) => match session.ui.unwritten() {
+            None => ExitCode::from(code),
+            Some(reason) => {
+                let text = format!("cannot write to standard output: {reason}");
+                fail(&session.ui, &CommandError::new(Kind::Infrastructure, text))
+            }
+        },
         Err(error) => fail(&session.ui, &error),
     }
+}
+
+/// Refuses an argument that is no UTF-8, which the rest of the program could not pass on as it is.
+pub fn refuse(argument: &str) -> ExitCode {
+    let text = format!("the argument {argument:?} is not valid UTF-8\n");
+    let _closed_pipe = CommandLine::command().error(clap::error::ErrorKind::InvalidUtf8, text).print();
+    ExitCode::from(2)
 }
 
 fn fail(ui: &Ui, error: &CommandError) -> ExitCode {

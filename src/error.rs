@@ -186,6 +186,9 @@ impl From<EnvironmentError> for CommandError {
             EnvironmentError::Busy(_) => {
                 Self::caused(Kind::Infrastructure, &error).hint("wait for the other command to end")
             }
+            EnvironmentError::Entered(_) => {
+                Self::caused(Kind::Infrastructure, &error).hint("end them, then try again")
+            }
             EnvironmentError::Name(_) => Self::caused(Kind::Usage, &error),
         }
     }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use infradev_store::{ActionRecord, LayerId, ObjectId, Report, RootKind, StepKey, Store, Subject};
+use infradev_store::{ActionRecord, LayerId, ObjectId, Report, RootKind, Stack, StepKey, Store, Subject};
 use serde::Serialize;
 
 use crate::build::host::Host;
@@ -275,7 +275,15 @@ fn owners(store: &Store) -> CommandResult<Vec<Owner>> {
     let mut owners = vec![];
     for kind in [RootKind::Task, RootKind::Pin] {
         for name in store.root_names(kind)? {
-            let Ok(Some(built)) = store.root::<BuiltTask>(kind, &name) else { continue };
+            let Ok(Some(built)) = store.root::<BuiltTask>(kind, &name) else {
+                // A pin of an imported layer, which no step made.
+                if let Ok(Some(Stack { layers, also })) = store.root::<Stack>(kind, &name) {
+                    let advice = format!("import it again, or give it up with `infradev unpin {name}`");
+                    let layers = layers.into_iter().chain(also).collect();
+                    owners.push(Owner { layers, task: None, built: None, advice });
+                }
+                continue;
+            };
             let advice = match kind {
                 RootKind::Task => format!("`infradev build {}` makes a new stack", built.task),
                 RootKind::Pin => format!("`infradev unpin {name}` gives it up"),

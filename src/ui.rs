@@ -4,7 +4,7 @@
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -52,6 +52,8 @@ pub struct Ui {
     color: bool,
     progress: ProgressChoice,
     status: Mutex<Status>,
+    /// Why standard output could not be written.
+    unwritten: OnceLock<String>,
 }
 
 #[derive(Debug, Default)]
@@ -96,7 +98,7 @@ impl Ui {
             ColorChoice::Never => false,
         };
         let (json, quiet, verbose) = (options.json, options.quiet, options.verbose);
-        Self { json, quiet, verbose, color, progress, status: Mutex::default() }
+        Self { json, quiet, verbose, color, progress, status: Mutex::default(), unwritten: OnceLock::new() }
     }
 
     /// Whether data is wanted as JSON.
@@ -124,8 +126,18 @@ impl Ui {
     pub fn print(&self, text: &str) {
         self.clear_status();
         let mut output = io::stdout().lock();
-        // A reader that has gone away has seen enough.
-        let _closed_pipe = output.write_all(text.as_bytes()).and_then(|()| output.flush());
+        match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+            // A reader that has gone away has seen enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                let _first_one_counts = self.unwritten.set(error.to_string());
+            }
+            _ => {}
+        }
+    }
+
+    /// Why some data was not written, if it was not.
+    pub fn unwritten(&self) -> Option<&str> {
+        self.unwritten.get().map(String::as_str)
     }
 
     /// Says something that is good to know.

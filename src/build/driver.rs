@@ -18,7 +18,7 @@ use schedule::Schedule;
 
 use super::host::Host;
 use super::root::BuiltTask;
-use super::survey::ensure_room;
+use super::survey::{ensure_room, shared_label};
 use super::{Workshop, base, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
@@ -146,6 +146,15 @@ pub fn build(
     options: &BuildOptions,
 ) -> CommandResult<BuildSummary> {
     let store = session.store()?;
+    if let Again::Matching(pattern) = &options.again {
+        let mut labels =
+            prepared.iter().flat_map(|prepared| prepared.plan.nodes()).map(|(_, node)| &node.label);
+        if !labels.any(|label| pattern.matches(shared_label(label))) {
+            return Err(CommandError::usage(format!("--rebuild: no step is called `{pattern}`")).hint(
+                "`infradev plan` and `infradev layer ls` show their names, as in 'wheel *' or 'build native'",
+            ));
+        }
+    }
     if !options.require_hit {
         ensure_room(store, &prepared, host)?;
     }

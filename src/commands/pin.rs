@@ -1,6 +1,6 @@
 //! `infradev pin` and `infradev unpin`.
 
-use infradev_store::RootKind;
+use infradev_store::{LayerId, RootKind, Stack, Store};
 
 use super::env::{Which, find_built};
 use crate::error::{CommandError, CommandResult};
@@ -14,9 +14,21 @@ pub(crate) fn pin(session: &Session, task: &str, name: Option<&str>) -> CommandR
         return Err(infradev_store::Error::NoLayer(*layer).into());
     }
     let name = name.map_or_else(|| built.name(), str::to_owned);
+    ensure_free(store, &name, &built.layers)?;
     store.set_root(RootKind::Pin, &name, &built)?;
     session.ui.note(format!("pinned {} as `{name}`", built.name()));
     Ok(0)
+}
+
+/// Refuses the name of a pin that keeps other layers: replacing it would give them up.
+pub(crate) fn ensure_free(store: &Store, name: &str, layers: &[LayerId]) -> CommandResult {
+    match store.root::<Stack>(RootKind::Pin, name)? {
+        Some(pinned) if pinned.layers != layers => {
+            Err(CommandError::usage(format!("the pin `{name}` keeps something else"))
+                .hint(format!("choose another name, or give that up with `infradev unpin {name}`")))
+        }
+        _ => Ok(()),
+    }
 }
 
 pub(crate) fn unpin(session: &Session, name: &str) -> CommandResult<u8> {

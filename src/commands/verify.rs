@@ -100,9 +100,10 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
         let Verified { report, images, copies, .. } = &verified;
         let mut text = findings(store, report);
         text.push_str(&format!(
-            "{} layers, {} objects, {images} images{}; {} read; {} damaged, {} not checked, {} unneeded\n",
+            "{} layers, {} objects{}{}; {} read; {} damaged, {} not checked, {} unneeded\n",
             report.layers,
             report.objects,
+            if arguments.read_data { format!(", {images} images") } else { String::new() },
             if *copies > 0 { format!(", {copies} copies for farms") } else { String::new() },
             bytes(report.bytes_read),
             report.damage.len(),
@@ -113,7 +114,10 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
     });
     let report = &verified.report;
     match (&verified.repair, report.damage.is_empty()) {
-        (None, false) => session.ui.note("to mend: `infradev verify --repair` (with --dry-run to see how)"),
+        (None, false) => {
+            let depth = if arguments.read_data { " --read-data" } else { "" };
+            session.ui.note(format!("to mend: `infradev verify{depth} --repair` (with --dry-run to see how)"));
+        }
         (Some(repair), true) if !repair.found.is_empty() => session.ui.note("mended"),
         (Some(Repair { dry_run: false, .. }), false) => session.ui.note(
             "what is left could not be mended: a step that gives another layer now cannot give the lost one; `infradev rm` the tasks named, `infradev gc` (with --all if none is left), and build them again",

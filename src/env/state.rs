@@ -60,6 +60,9 @@ pub enum EnvironmentError {
     /// Another command uses it.
     #[error("the environment `{0}` is in use by another command")]
     Busy(String),
+    /// Commands run in its mount.
+    #[error("commands run in the environment `{0}`")]
+    Entered(String),
     /// A file of it could not be written or read.
     #[error("cannot {action} {}", .path.display())]
     Io {
@@ -193,6 +196,18 @@ impl Environment {
     /// Takes the environment for one mount at a time: two mounts of one upper are undefined in overlayfs.
     pub fn lock(&self) -> Result<Lock, EnvironmentError> {
         Lock::attempt(&self.path.join("lock"))?.ok_or_else(|| EnvironmentError::Busy(self.name.clone()))
+    }
+
+    /// Says that a command runs in the mounted environment, for as long as the lock is held: namespaces of
+    /// their own hide it from an unmount.
+    pub fn enter(&self) -> Result<Lock, EnvironmentError> {
+        Ok(Lock::share(&self.path.join("commands"))?)
+    }
+
+    /// Makes sure that no command runs in the mounted environment, and that none begins while the lock is held.
+    pub fn keep_out(&self) -> Result<Lock, EnvironmentError> {
+        Lock::attempt(&self.path.join("commands"))?
+            .ok_or_else(|| EnvironmentError::Entered(self.name.clone()))
     }
 
     /// Where it is mounted on the host.

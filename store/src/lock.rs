@@ -57,6 +57,11 @@ impl Lock {
         }
     }
 
+    /// Waits for a shared lock at `path`, which others may share.
+    pub fn share(path: &Path) -> Result<Self> {
+        Self::wait(path, Mode::Shared)
+    }
+
     /// Takes the exclusive lock on a directory if nobody holds it.
     pub(crate) fn attempt_directory(path: &Path) -> Result<Option<Self>> {
         let file = File::open(path).at("open", path)?;

@@ -90,6 +90,7 @@ pub(super) fn in_environment(
 ) -> CommandResult<u8> {
     let store = session.store()?;
     let run = describe(session, environment, surroundings, command)?;
+    let entered = environment.enter()?;
     if let Some(holder) = Holder::of(environment) {
         if surroundings.network != Network::None || !surroundings.binds.is_empty() {
             let text = format!(
@@ -106,6 +107,7 @@ pub(super) fn in_environment(
     if environment.is_mounted() {
         return attend(&plan, input(surroundings)?);
     }
+    drop(entered);
     let lease = store.lease(&format!("exec {}", environment.name))?;
     let _lock = environment.lock()?;
     super::mount::end_forgotten(environment)?;

@@ -173,6 +173,10 @@ pub(super) fn unmount(session: &Session, name: &str) -> CommandResult<u8> {
 /// Unmounts an environment; returns whether it was mounted.
 pub(super) fn detach(environment: &Environment) -> CommandResult<bool> {
     let name = &environment.name;
+    let _no_command = match Holder::of(environment).is_some() || environment.is_mounted() {
+        true => Some(environment.keep_out()?),
+        false => None,
+    };
     if let Some(holder) = Holder::of(environment) {
         holder.end(environment).map_err(|error| {
             CommandError::new(Kind::Infrastructure, format!("cannot end the holder of `{name}`: {error}"))

@@ -58,6 +58,7 @@ pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult
     let layer = ingest.put_layer(&tree.encode())?;
     let committed = ingest.commit()?;
     if let Some(name) = &arguments.pin {
+        super::super::pin::ensure_free(store, name, &[layer])?;
         store.set_root(RootKind::Pin, name, &Stack::new(vec![layer]))?;
     }
     let imported = Imported {

@@ -89,3 +89,24 @@ fn quiet_says_nothing() {
         built.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
     assert!(events.iter().any(|event| event["event"] == "built"), "{}", built.stderr);
 }
+
+#[test]
+fn data_that_cannot_be_written_is_a_failure() {
+    let place = Place::new(User::Caller);
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device of every Linux");
+    let mut command = place.command(&["--json", "ls"]);
+    let output = command.stdout(full).stderr(std::process::Stdio::piped()).output().expect("it starts");
+    let talk = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{talk}");
+    assert!(talk.contains("error: cannot write to standard output: No space left on device"), "{talk}");
+}
+
+#[test]
+fn an_argument_that_is_no_text_is_refused_and_not_changed() {
+    use std::os::unix::ffi::OsStrExt;
+    let place = Place::new(User::Caller);
+    let mut command = place.command(&["env", "exec", TASK, "--", "echo"]);
+    let finished = place.finish(command.arg(std::ffi::OsStr::from_bytes(b"\xff")));
+    assert_eq!(finished.status, 2);
+    assert!(finished.stderr.contains("is not valid UTF-8"), "{}", finished.stderr);
+}

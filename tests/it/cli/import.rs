@@ -125,3 +125,36 @@ fn a_bomb_is_refused_in_little_memory() {
         );
     }
 }
+
+#[test]
+fn what_nobody_can_make_again_is_kept_and_named() {
+    let place = Place::new(User::Caller);
+    sh(&place, "mkdir a b; echo one >a/f; echo another >b/f");
+    let import = |name: &str| {
+        place.run(&["layer", "import", &place.path(name).display().to_string(), "--pin", "mine"])
+    };
+    assert_eq!(import("a").status, 0);
+    assert_eq!(import("a").status, 0, "the same again");
+    // A name in use keeps what it keeps.
+    let refused = import("b");
+    assert_eq!(refused.status, 2);
+    assert!(refused.stderr.contains("error: the pin `mine` keeps something else"), "{}", refused.stderr);
+    // Damage to what was imported: no step can make it again, so nothing is deleted.
+    let object = infradev_store::object_name(&infradev_store::ObjectId::of(b"one\n"));
+    let path = place.store().join("objects").join(object);
+    let mut bytes = fs::read(&path).expect("an object");
+    bytes[0] ^= 1;
+    sh(&place, &format!("chmod u+w {}", path.display()));
+    fs::write(&path, &bytes).expect("an own file");
+    for arguments in
+        [&["verify", "--read-data", "--repair", "--dry-run"][..], &["verify", "--read-data", "--repair"]]
+    {
+        let repaired = place.run(arguments);
+        assert_eq!(repaired.status, 1, "{}", repaired.stderr);
+        let advice = "import it again, or give it up with `infradev unpin mine`";
+        assert!(repaired.stderr.contains(advice), "{}", repaired.stderr);
+        assert_eq!(fs::read(&path).expect("it is still there"), bytes);
+    }
+    let found = place.run(&["verify", "--read-data"]);
+    assert!(found.stderr.contains("to mend: `infradev verify --read-data --repair`"), "{}", found.stderr);
+}

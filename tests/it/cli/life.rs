@@ -159,6 +159,9 @@ fn a_rebuild_finds_steps_that_are_not_deterministic() {
     assert!(again.stderr.contains("4 steps built"), "{}", again.stderr);
     assert!(!again.stderr.contains("another layer"), "{}", again.stderr);
     assert!(place.ok(&["why", TASK]).starts_with("every step is in the store"));
+    let none = place.run(&["build", TASK, "--rebuild", "wheal *"]);
+    assert_eq!(none.status, 2);
+    assert!(none.stderr.contains("error: --rebuild: no step is called `wheal *`"), "{}", none.stderr);
     let again = place.run(&["build", TASK, "--rebuild", "build *"]);
     assert!(again.stderr.contains("`demo/one build native` gave another layer"), "{}", again.stderr);
     assert!(place.ok(&["why", TASK]).contains("gave 2 different layers for one key"));

@@ -121,6 +121,31 @@ fn privileged_a_busy_environment_names_its_users() {
 }
 
 #[test]
+fn a_command_in_a_mount_keeps_it() {
+    for_each_user(|place| {
+        place.ok(&["build", TASK]);
+        place.ok(&["env", "mount", TASK, "--name", "used"]);
+        let line = "touch began; until test -e end; do sleep 0.02; done; echo whole >later";
+        let mut command = place.command(&["env", "exec", "used", "--", "sh", "-c", line]);
+        let mut running = command.spawn().expect("it starts");
+        wait_until("it runs", || {
+            place.run(&["env", "exec", "used", "--", "test", "-e", "began"]).status == 0
+        });
+        for command in ["umount", "rm"] {
+            let refused = place.run(&["env", command, "used"]);
+            assert_eq!(refused.status, 3, "{}", refused.stderr);
+            let expected = "error: commands run in the environment `used`\nhint: end them, then try again";
+            assert!(refused.stderr.contains(expected), "{}", refused.stderr);
+        }
+        place.ok(&["env", "exec", "used", "--", "touch", "end"]);
+        assert!(running.wait().expect("it ends").success());
+        assert_eq!(place.ok(&["env", "exec", "used", "--", "cat", "later"]), "whole\n");
+        place.ok(&["env", "umount", "used"]);
+        place.ok(&["env", "rm", "used"]);
+    });
+}
+
+#[test]
 fn one_mount_at_a_time() {
     for_each_user(|place| {
         place.ok(&["env", "exec", "--keep", "one", TASK, "--", "true"]);
