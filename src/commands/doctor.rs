@@ -128,7 +128,7 @@ fn trial(store: &infradev_store::Store, back_end: BackEnd) -> CommandResult {
     let upper = directory.join("upper");
     write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
     let upper = Upper { upper, work: directory.join("work") };
-    let overlay = Overlay { back_end, metadata, objects: sources.objects, upper };
+    let overlay = Overlay { back_end, metadata, objects: sources.objects, packs: vec![], upper };
     let run = Run {
         command: vec!["/bin/true".to_owned()],
         directory: "/".into(),

@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +32,11 @@ pub enum Change<'a> {
         file: &'a File,
         /// What is written.
         bytes: &'a [u8],
+    },
+    /// The end of a file is cut off.
+    Cut {
+        /// The file's name.
+        path: &'a Path,
     },
     /// A directory is made.
     MakeDirectory {
@@ -115,6 +120,13 @@ impl Disk {
         file.file.set_len(0)?;
         file.write_all(bytes)?;
         Ok(file)
+    }
+
+    /// Replaces bytes in the middle of a file.
+    pub(crate) fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        let file = OpenOptions::new().write(true).open(path)?;
+        self.before(&Change::Write { path, file: &file, bytes })?;
+        file.write_all_at(bytes, offset)
     }
 
     /// Makes a directory.
@@ -214,6 +226,12 @@ impl DiskFile {
     pub fn sync(&self) -> io::Result<()> {
         self.disk.before(&Change::Sync { path: &self.path })?;
         self.file.sync_all()
+    }
+
+    /// Shortens the file to `length` bytes.
+    pub(crate) fn cut(&self, length: u64) -> io::Result<()> {
+        self.disk.before(&Change::Cut { path: &self.path })?;
+        self.file.set_len(length)
     }
 
     /// Adds `bytes` whole, or not at all.

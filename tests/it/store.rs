@@ -9,6 +9,7 @@ mod full;
 mod history;
 mod kills;
 mod places;
+mod packs;
 mod power;
 mod report;
 mod scenes;
