@@ -122,13 +122,6 @@ impl Disk {
         Ok(file)
     }
 
-    /// Replaces bytes in the middle of a file.
-    pub(crate) fn overwrite(&self, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(path)?;
-        self.before(&Change::Write { path, file: &file, bytes })?;
-        file.write_all_at(bytes, offset)
-    }
-
     /// Makes a directory.
     pub fn create_directory(&self, path: &Path) -> io::Result<()> {
         self.before(&Change::MakeDirectory { path })?;
@@ -226,6 +219,14 @@ impl DiskFile {
     pub fn sync(&self) -> io::Result<()> {
         self.disk.before(&Change::Sync { path: &self.path })?;
         self.file.sync_all()
+    }
+
+    /// Replaces bytes at `offset`; what is written afterwards goes there too, so this comes last.
+    pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.before(&Change::Write { path: &self.path, file: &self.file, bytes })?;
+        // With O_APPEND, pwrite(2) appends.
+        rustix::fs::fcntl_setfl(&self.file, rustix::fs::OFlags::empty())?;
+        self.file.write_all_at(bytes, offset)
     }
 
     /// Shortens the file to `length` bytes.

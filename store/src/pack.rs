@@ -37,7 +37,7 @@ use crate::{ObjectId, PackId, Store};
 
 /// Smaller objects stay plain, in bytes: they are 3 % of the bytes of a Python environment and nearly all of its
 /// files, and a small read from a pack costs a whole block.
-pub const PACK_MINIMUM: u64 = 128 << 10;
+pub const PACK_MINIMUM: u64 = 16 << 10;
 
 /// A pack whose table was read and is what was written.
 #[derive(Debug)]

@@ -88,7 +88,7 @@ impl Store {
                 plan.bytes += disk_bytes(metadata);
             }
         })?;
-        let is_dead = |pack: &Arc<Pack>| plan.live_bytes(pack) * 2 < pack.table.end();
+        let is_dead = |pack: &Arc<Pack>| plan.live_bytes(pack, &packs) * 2 < pack.table.end();
         // So that the number of packs grows with the logarithm of the bytes: each is looked through in turn.
         let is_small = |pack: &Arc<Pack>| pack.table.end() <= plan.bytes / 2;
         let rewritten = packs.iter().filter(|pack| is_dead(pack) || is_small(pack)).map(|pack| pack.id);
@@ -128,11 +128,17 @@ impl Store {
         let packs = self.packs()?;
         let sound = self.check_copies(&mut plan, &packs, progress);
         let rewritten = self.check_rewritten(&plan, &packs, &mut done.damage, progress)?;
+        let others: Vec<&Arc<Pack>> =
+            packs.iter().filter(|pack| !plan.rewritten.contains(&pack.id)).collect();
+        let has_elsewhere = |object: &ObjectId| {
+            let mut having = others.iter().filter(|pack| pack.table.find(object).is_some());
+            having.any(|pack| self.check_packed(pack, object, progress).is_ok())
+        };
         let mut sources: BTreeMap<ObjectId, Source> = BTreeMap::new();
         for pack in &rewritten {
-            let live = pack.table.objects().iter().filter(|packed| plan.keeps(pack, &packed.object));
-            sources
-                .extend(live.map(|packed| (packed.object, Source::Blocks(Arc::clone(pack), packed.object))));
+            let live = pack.table.objects().iter().map(|packed| packed.object);
+            let live = live.filter(|object| plan.keeps(pack, object) && !has_elsewhere(object));
+            sources.extend(live.map(|object| (object, Source::Blocks(Arc::clone(pack), object))));
         }
         sources.extend(plan.objects.iter().map(|object| (*object, Source::Plain(*object))));
         let sources: Vec<Source> = sources.into_values().collect();
@@ -281,6 +287,8 @@ impl Store {
         }
         let _commit = Lock::wait_at_most(&self.layout().commit_lock(), PATIENCE)?;
         let hot = self.hot_objects(own, in_use)?;
+        let mut others = self.packs()?;
+        others.retain(|pack| !gone.iter().any(|gone| gone.id == pack.id));
         let new = self.layers()?.into_iter().filter(|layer| !plan.known.contains(layer));
         let all: Vec<LayerId> = self.live_layers(own)?.into_iter().chain(new).collect();
         self.add_needs(all.into_iter(), &mut plan.needs)?;
@@ -334,9 +342,18 @@ impl Store {
 }
 
 impl CompressPlan {
-    /// Bytes of a pack that are worth keeping.
-    fn live_bytes(&self, pack: &Pack) -> u64 {
-        let live = pack.table.objects().iter().filter(|packed| self.needed.contains(&packed.object));
+    /// Bytes of a pack that are worth keeping: needed, and in no larger pack. (Two packs have the same objects if
+    /// a rewriting was killed.)
+    fn live_bytes(&self, pack: &Pack, packs: &[Arc<Pack>]) -> u64 {
+        let rank = |pack: &Pack| (pack.table.end(), pack.id);
+        let is_elsewhere = |object: &ObjectId| {
+            packs.iter().any(|other| rank(other) > rank(pack) && other.table.find(object).is_some())
+        };
+        let live = pack
+            .table
+            .objects()
+            .iter()
+            .filter(|packed| self.needed.contains(&packed.object) && !is_elsewhere(&packed.object));
         live.map(|packed| pack.table.stored(packed)).sum()
     }
 

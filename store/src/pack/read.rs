@@ -87,6 +87,9 @@ impl Reading<'_> {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                     return Err(Unread::Damaged("the image is cut short".to_owned()));
                 }
+                Err(error) if error.kind() == io::ErrorKind::IsADirectory => {
+                    return Err(Unread::Damaged("the image is not a regular file".to_owned()));
+                }
                 other => other.map_err(Unread::Failed)?,
             }
             at += buffer.len() as u64;

@@ -93,13 +93,27 @@ impl Store {
         }
         let frame = frame(&table);
         file.write_all(&frame.tail).at("write", &image)?;
-        self.disk().overwrite(&image, 0, &frame.head).at("write", &image)?;
+        file.overwrite(0, &frame.head).at("write", &image)?;
         file.sync().at("sync", &image)?;
         let bytes = table.encode();
         let mut file = self.disk().create(&table_path, 0o444).at("create", &table_path)?;
         file.write_all(&bytes).at("write", &table_path)?;
         file.sync().at("sync", &table_path)?;
         Ok((Some(Staged { id: PackId::of(&bytes), table, image, table_path }), damaged))
+    }
+}
+
+impl Store {
+    /// Writes the image of a pack of one small object below the staging directory of `lease`, to try a mount with.
+    pub fn sample_pack(&self, lease: &Lease) -> Result<PathBuf> {
+        const CONTENT: &[u8] = b"sample\n";
+        let mut table = Table::default();
+        table.add(ObjectId::of(CONTENT), CONTENT.len() as u64, &[CONTENT.len() as u32 | STORED]);
+        let frame = frame(&table);
+        let path = lease.new_directory("pack")?.join("sample");
+        let mut file = self.disk().create(&path, 0o444).at("create", &path)?;
+        file.write_all(&[&frame.head, CONTENT, &frame.tail].concat()).at("write", &path)?;
+        Ok(path)
     }
 }
 

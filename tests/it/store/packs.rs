@@ -148,7 +148,10 @@ fn privileged_the_kernel_and_unsquashfs_read_the_same() {
     let pack = pack(&store);
     if !lacks(Need::Program("unsquashfs")) {
         let out = store.layout().root().join("out");
-        system("unsquashfs", &["-quiet", "-no-progress", "-d", &out.display().to_string(), &pack.display().to_string()]);
+        system(
+            "unsquashfs",
+            &["-quiet", "-no-progress", "-d", &out.display().to_string(), &pack.display().to_string()],
+        );
         assert_shows(&out, &contents);
     }
     if lacks(Need::Root) {
@@ -156,7 +159,10 @@ fn privileged_the_kernel_and_unsquashfs_read_the_same() {
     }
     let place = store.layout().root().join("place");
     fs::create_dir(&place).expect("an own directory");
-    system("mount", &["-t", "squashfs", "-o", "loop,ro", &pack.display().to_string(), &place.display().to_string()]);
+    system(
+        "mount",
+        &["-t", "squashfs", "-o", "loop,ro", &pack.display().to_string(), &place.display().to_string()],
+    );
     let shown = std::panic::catch_unwind(|| assert_shows(&place, &contents));
     super::kills::unmount(&place);
     shown.expect("the same");
@@ -313,7 +319,7 @@ pub(super) fn place(user: User) -> Place {
     place
 }
 
-const SUM: &str = "cat /opt/env/share/demo/note $(find /workspace -type f) | sha256sum";
+const SUM: &str = "cat /opt/env/share/demo/note $(find /workspace -type f | sort) | sha256sum";
 
 #[test]
 fn an_environment_reads_the_same_before_and_after() {
@@ -377,8 +383,16 @@ fn privileged_mounted_environments_keep_what_they_were_mounted_with() {
     place.ok(&["env", "mount", "before"]);
     assert_eq!(read("before"), expected);
     let packs = place.listing("packs");
-    place.edit("demo/project.toml", "[[build]]", "[[files]]\npath = \"/opt/env/share/demo/other\"\ntext = \"@\"\n\n[[build]]");
-    place.edit("demo/project.toml", "\"@\"", &format!("\"{}\"", String::from_utf8(content(8, 900_000)).expect("text")));
+    place.edit(
+        "demo/project.toml",
+        "[[build]]",
+        "[[files]]\npath = \"/opt/env/share/demo/other\"\ntext = \"@\"\n\n[[build]]",
+    );
+    place.edit(
+        "demo/project.toml",
+        "\"@\"",
+        &format!("\"{}\"", String::from_utf8(content(8, 900_000)).expect("text")),
+    );
     place.ok(&["build", TASK]);
     place.ok(&["gc", "--compress"]);
     assert_ne!(place.listing("packs"), packs, "small packs are merged");
