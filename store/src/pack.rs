@@ -36,8 +36,9 @@ use crate::references::Reference;
 use crate::{ObjectId, PackId, Store};
 
 /// Smaller objects stay plain, in bytes: they are 3 % of the bytes of a Python environment and nearly all of its
-/// files, and a small read from a pack costs a whole block.
-pub const PACK_MINIMUM: u64 = 16 << 10;
+/// files, and every one would be a read of its own. Content that is smaller is not looked for in packs, so this may
+/// be lowered and not raised.
+pub const PACK_MINIMUM: u64 = 128 << 10;
 
 /// A pack whose table was read and is what was written.
 #[derive(Debug)]

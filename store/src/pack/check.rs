@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rayon::prelude::*;
 
 use super::read::Unread;
-use super::{PACK_MINIMUM, Pack};
+use super::Pack;
 use crate::error::{Error, Result};
 use crate::verify::{Depth, Progress, Report, Subject};
 use crate::{LayerId, ObjectId, PackId, Store};
@@ -127,6 +127,5 @@ impl Store {
                 },
             }
         }
-        debug_assert!(objects.iter().all(|packed| packed.size >= PACK_MINIMUM));
     }
 }

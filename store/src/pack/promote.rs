@@ -1,5 +1,9 @@
 //! Promotion: packed objects become plain again, for whoever cannot mount a pack or needs a file of its own.
 
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
 use rayon::prelude::*;
 
 use super::read::Unread;
@@ -8,9 +12,6 @@ use crate::error::{Context, Error, Result};
 use crate::lock::{Lock, Mode};
 use crate::references::Reference;
 use crate::{LayerId, Lease, ObjectId, Store};
-use std::io::Write;
-use std::path::PathBuf;
-use std::sync::Arc;
 
 /// What a promotion did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -41,7 +42,7 @@ impl Store {
             };
             let plain = cold.iter().zip(&references).filter(|(_, references)| is_plain(references));
             let tiers: Vec<(LayerId, Tier)> = plain.map(|(layer, _)| (*layer, Tier::Hot)).collect();
-            self.index().set_tiers(&tiers)?;
+            let _looked_at_again_next_time = self.index().set_tiers(&tiers);
         }
         Ok(promoted)
     }
@@ -103,12 +104,7 @@ impl Store {
     }
 
     /// Writes an object of a pack to a file in `directory`, ready to be renamed.
-    fn unpack(
-        &self,
-        reference: &Reference,
-        pack: &Arc<Pack>,
-        directory: &std::path::Path,
-    ) -> Result<PathBuf> {
+    fn unpack(&self, reference: &Reference, pack: &Arc<Pack>, directory: &Path) -> Result<PathBuf> {
         let path = directory.join(reference.object.to_hex());
         let mut pack = Arc::clone(pack);
         loop {

@@ -20,7 +20,7 @@ use crate::{ObjectId, PackId};
 pub(crate) const TABLE_MAGIC: [u8; 16] = *b"infradev pack\0\0\x01";
 
 /// Bytes of content in a block: the most that squashfs can have, which compresses best.
-pub(crate) const BLOCK: u64 = 256 << 10;
+pub(crate) const BLOCK: u64 = 1 << 20;
 
 /// Set in the word of a block that is stored as it is (squashfs: SQUASHFS_COMPRESSED_BIT_BLOCK).
 pub(crate) const STORED: u32 = 1 << 24;
