@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use rayon::prelude::*;
 
-use super::read::Unread;
 use super::Pack;
+use super::read::Unread;
 use crate::error::{Error, Result};
 use crate::verify::{Depth, Progress, Report, Subject};
 use crate::{LayerId, ObjectId, PackId, Store};

@@ -316,7 +316,7 @@ impl Store {
 
     /// Writes into the index which layers are packed when the plain copies of `leaving` have gone.
     fn note_tiers(&self, leaving: &HashSet<ObjectId>) -> Result<()> {
-        let tier = |layer: &LayerId| {
+        let tier = |layer: &LayerId| -> Result<(LayerId, Tier)> {
             let references = self.references(layer)?;
             let tiers = references.iter().map(|reference| match leaving.contains(&reference.object) {
                 true => Tier::Packed,
@@ -325,7 +325,7 @@ impl Store {
             Ok((*layer, Tier::of_all(tiers)))
         };
         // One whose head cannot be read needs a look at every mount.
-        let tier = |layer: &LayerId| tier(layer).unwrap_or_else(|_: Error| (*layer, Tier::Mixed));
+        let tier = |layer: &LayerId| tier(layer).unwrap_or((*layer, Tier::Mixed));
         let tiers: Vec<_> = self.layers()?.par_iter().map(tier).collect();
         self.index().set_tiers(&tiers)
     }

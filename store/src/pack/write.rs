@@ -52,6 +52,9 @@ pub(crate) struct Staged {
     pub(crate) table_path: PathBuf,
 }
 
+/// An object that is not what its name says, and what is wrong with it.
+pub(crate) type Damaged = (ObjectId, String);
+
 /// A part of an object on its way into a pack.
 enum Piece {
     /// Content of one block; with the last one, the hash of all.
@@ -74,7 +77,7 @@ impl Store {
         lease: &Lease,
         sources: &[Source],
         progress: &dyn Progress,
-    ) -> Result<(Option<Staged>, Vec<(ObjectId, String)>)> {
+    ) -> Result<(Option<Staged>, Vec<Damaged>)> {
         let directory = lease.new_directory("pack")?;
         let (image, table_path) = (directory.join("image"), directory.join("table"));
         let mut file = self.disk().create(&image, 0o444).at("create", &image)?;
@@ -204,7 +207,7 @@ struct Writer {
     table: Table,
     words: Vec<u32>,
     size: u64,
-    damaged: Vec<(ObjectId, String)>,
+    damaged: Vec<Damaged>,
 }
 
 fn write_all(
