@@ -9,6 +9,7 @@ pub mod launch;
 pub mod mount;
 mod namespace;
 mod network;
+pub(crate) mod packs;
 pub mod plan;
 pub mod stage;
 pub mod state;

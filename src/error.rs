@@ -126,7 +126,7 @@ impl From<infradev_store::Error> for CommandError {
             E::FileSystem { .. } => {
                 (Kind::Usage, Some("put the store on a local disk, for instance below $TMPDIR, with --store"))
             }
-            E::NoLayer(_) | E::DamagedLayer { .. } | E::NoObject(_) => (
+            E::NoLayer(_) | E::DamagedLayer { .. } | E::DamagedPack { .. } | E::NoObject(_) => (
                 Kind::Failed,
                 Some(
                     "`infradev verify --read-data --repair` finds all damage and makes it anew (--dry-run says how)",

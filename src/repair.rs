@@ -7,13 +7,16 @@
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 
-use infradev_store::{ActionRecord, LayerId, ObjectId, Report, RootKind, Stack, StepKey, Store, Subject};
+use infradev_store::{
+    ActionRecord, LayerId, Lease, ObjectId, PackId, Report, RootKind, Stack, StepKey, Store, Subject,
+};
 use serde::Serialize;
 
 use crate::build::host::Host;
 use crate::build::root::BuiltTask;
 use crate::build::{Again, BuildOptions, build, current_digest, prepare};
-use crate::env::state::Environment;
+use crate::env::packs::{release, sweep_mounts};
+use crate::env::state::{Environment, mounted_layers};
 use crate::error::CommandResult;
 use crate::session::Session;
 
@@ -32,6 +35,11 @@ pub enum Remedy {
     Delete {
         /// What.
         path: PathBuf,
+    },
+    /// What is sound of a pack goes into a new one, when the rest is plain again.
+    Pack {
+        /// The pack.
+        pack: PackId,
     },
     /// A layer that no root needs is forgotten; the step that made it runs when it is needed.
     Forget {
@@ -67,6 +75,7 @@ impl std::fmt::Display for Remedy {
             Remedy::Record { key } => write!(formatter, "write record {key} anew, or forget it"),
             Remedy::Index => write!(formatter, "make the index anew"),
             Remedy::Delete { path } => write!(formatter, "delete {}: it is made anew", path.display()),
+            Remedy::Pack { pack } => write!(formatter, "write what is sound of pack {pack} anew"),
             Remedy::Forget { layer } => write!(formatter, "forget layer {layer}: nothing needs it"),
             Remedy::Step { label, task, .. } => write!(formatter, "run `{label}` of {task} again"),
             Remedy::Task { task } => write!(formatter, "build {task} again"),
@@ -119,6 +128,7 @@ impl RepairPlan {
                     plan.layers.push(*layer);
                     plan.make_again(session, &[*layer], &owners, &records)?;
                 }
+                Subject::Pack(pack) => drop(plan.remedies.insert(Remedy::Pack { pack: *pack })),
                 Subject::Root(path) if finding.layers.is_empty() => {
                     plan.remedies.insert(of_root(store, path));
                 }
@@ -199,7 +209,8 @@ impl RepairPlan {
                     tasks.insert(task);
                 }
                 Remedy::Task { task } => drop(tasks.insert(task)),
-                Remedy::Nothing { .. } => {}
+                // When what was in it is plain again.
+                Remedy::Pack { .. } | Remedy::Nothing { .. } => {}
             }
         }
         store.distrust(self.objects.iter().copied(), self.layers.iter().copied());
@@ -225,7 +236,23 @@ impl RepairPlan {
                 store.remove_root(RootKind::Task, task)?;
             }
         }
-        Ok(())
+        self.mend_packs(store, &lease)
+    }
+
+    fn mend_packs(&self, store: &Store, lease: &Lease) -> CommandResult {
+        let packs: Vec<PackId> = self
+            .remedies
+            .iter()
+            .filter_map(|remedy| if let Remedy::Pack { pack } = remedy { Some(*pack) } else { None })
+            .collect();
+        if packs.is_empty() {
+            return Ok(());
+        }
+        store.mend_packs(lease, &|| mounted_layers(store), &())?;
+        for pack in packs {
+            release(store, &pack);
+        }
+        Ok(sweep_mounts(store)?)
     }
 }
 

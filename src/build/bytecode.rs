@@ -88,7 +88,7 @@ pub(crate) fn with_bytecode(
         list.push(0);
         let place = input.join(number.to_string());
         match content.object() {
-            Some(object) => fs::hard_link(ingest.content(&object), &place).map_err(io("link", &place))?,
+            Some(object) => fs::hard_link(ingest.content(&object)?, &place).map_err(io("link", &place))?,
             None => fs::write(&place, []).map_err(io("write", &place))?,
         }
     }

@@ -13,6 +13,7 @@ use crate::env::default_mapping;
 use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
 use crate::env::mount::{Overlay, Upper};
+use crate::env::packs::{self, Needs};
 use crate::env::plan::{Bind, Mapping, Network, Run, runtime_spec};
 
 /// How large /tmp and /dev/shm of a step may grow, in bytes; they take memory only as they are filled.
@@ -68,6 +69,8 @@ impl Workshop<'_> {
         let (back_end, mapping) = (self.back_end, default_mapping());
         let metadata = directory.join("metadata");
         let sources = Sources::of(self.store);
+        let objects = tree.references();
+        let packs = packs::ready(self.store, back_end, Needs::Objects(&objects), self.lease)?;
         write_metadata(tree, back_end, &sources, &metadata)?;
         for name in ["work", "merged"] {
             let path = directory.join(name);
@@ -77,7 +80,7 @@ impl Workshop<'_> {
         let upper = directory.join("upper");
         write_upper(|| Ok(tree.clone()), back_end, &sources.objects, mapping, &upper)?;
         let upper = Upper { upper, work: directory.join("work") };
-        let overlay = Overlay { back_end, metadata, objects: sources.objects, upper };
+        let overlay = Overlay { back_end, metadata, objects: sources.objects, packs, upper };
         Ok((overlay, directory.join("merged")))
     }
 

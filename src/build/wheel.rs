@@ -64,9 +64,10 @@ fn wheel_in_layer(workshop: &Workshop<'_>, layer: LayerId) -> Result<(PathBuf, S
     let found = tree.entries().iter().find_map(|entry| match &entry.kind {
         Kind::File { content: Content::Object(object, _), .. } => {
             let name = String::from_utf8_lossy(entry.path.file_name()).into_owned();
-            Some((workshop.store.layout().object(object), name))
+            Some((workshop.store.plain(object, workshop.lease), name))
         }
         _ => None,
     });
+    let found = found.map(|(path, name)| path.map(|path| (path, name))).transpose()?;
     found.ok_or_else(|| BuildError::Needed(format!("the wheel in layer {layer}")))
 }

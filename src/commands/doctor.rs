@@ -8,7 +8,7 @@ use crate::env::back_end::BackEnd;
 use crate::env::default_mapping;
 use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
-use crate::env::mount::{Overlay, Upper};
+use crate::env::mount::{Overlay, Upper, try_pack};
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
 use crate::env::trial::choose;
 use crate::error::CommandResult;
@@ -89,6 +89,10 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
             }
             Err(error) => add("environments", false, error.message),
         }
+        match packs(store, choice.back_end)? {
+            Ok(text) => add("packs", true, text),
+            Err(text) => add("packs", false, text),
+        }
     }
     let usable = findings
         .iter()
@@ -102,6 +106,20 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
             .collect()
     });
     Ok(if usable { 0 } else { 3 })
+}
+
+/// Says how environments here read what `gc --compress` has packed; the inner error is the slow way.
+fn packs(store: &infradev_store::Store, back_end: BackEnd) -> CommandResult<Result<String, String>> {
+    let promoted = "a packed file becomes plain when an environment needs it";
+    if back_end != BackEnd::Erofs {
+        return Ok(Err(format!("{promoted}: the back end {} does not mount packs", back_end.word())));
+    }
+    let lease = store.lease("doctor")?;
+    let tried = try_pack(&store.sample_pack(&lease)?);
+    Ok(match tried {
+        Ok(()) => Ok("mounted, once for all environments".to_owned()),
+        Err(error) => Err(format!("{promoted}: {}", crate::error::chain(&error))),
+    })
 }
 
 fn mapping_words() -> String {
@@ -128,7 +146,7 @@ fn trial(store: &infradev_store::Store, back_end: BackEnd) -> CommandResult {
     let upper = directory.join("upper");
     write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
     let upper = Upper { upper, work: directory.join("work") };
-    let overlay = Overlay { back_end, metadata, objects: sources.objects, upper };
+    let overlay = Overlay { back_end, metadata, objects: sources.objects, packs: vec![], upper };
     let run = Run {
         command: vec!["/bin/true".to_owned()],
         directory: "/".into(),

@@ -1,11 +1,14 @@
 //! `infradev gc`.
 
 use clap::Args;
+use infradev_store::{CompressDone, Lease, Progress, Store};
 use serde::Serialize;
 
+use crate::env::packs::sweep_mounts;
+use crate::env::state::mounted_layers;
 use crate::error::CommandResult;
 use crate::session::Session;
-use crate::ui::bytes;
+use crate::ui::{Ui, bytes};
 
 /// Arguments of `gc`.
 #[derive(Debug, Args)]
@@ -13,6 +16,12 @@ pub(crate) struct GcArgs {
     /// Only say what would be removed
     #[arg(long)]
     dry_run: bool,
+    /// Then compress: write large objects that nothing uses right now into packs
+    ///
+    /// Packs take about half the room. Root mounts them; for everybody else an object becomes plain again when
+    /// it is used. Needs room for the pack before the plain objects go.
+    #[arg(long)]
+    compress: bool,
     /// Collect even if nothing says that anything must stay: empties the store
     #[arg(long)]
     all: bool,
@@ -26,8 +35,75 @@ struct Collected {
     layers: usize,
     objects: usize,
     images: usize,
+    packs: usize,
     bytes: u64,
     waiting: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compress: Option<Compression>,
+}
+
+/// What a compression did, or would do.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Compression {
+    Planned {
+        objects: usize,
+        bytes: u64,
+        /// Plain objects that a pack has already.
+        copies: usize,
+        copy_bytes: u64,
+        /// Packs that would be rewritten.
+        rewritten: usize,
+        /// Plain objects that something uses right now.
+        in_use: usize,
+    },
+    Done(CompressDone),
+}
+
+impl Compression {
+    fn text(&self) -> String {
+        match self {
+            Compression::Planned { objects, bytes: size, copies, copy_bytes, rewritten, in_use } => {
+                let mut text = format!("would pack {objects} objects: {}\n", bytes(*size));
+                if *copies > 0 {
+                    text.push_str(&format!(
+                        "would remove {copies} plain objects that a pack has too: {}\n",
+                        bytes(*copy_bytes)
+                    ));
+                }
+                if *rewritten > 0 {
+                    text.push_str(&format!("would rewrite {rewritten} packs\n"));
+                }
+                if *in_use > 0 {
+                    text.push_str(&format!("would leave {in_use} objects that are in use\n"));
+                }
+                text
+            }
+            Compression::Done(done) => match &done.pack {
+                Some(pack) => format!(
+                    "packed {} objects, {}, into {} ({})\nremoved {} plain objects\n",
+                    done.objects,
+                    bytes(done.content),
+                    bytes(done.packed),
+                    pack.short(),
+                    done.plain
+                ),
+                None => format!("packed nothing\nremoved {} plain objects\n", done.plain),
+            },
+        }
+    }
+}
+
+struct Shown<'a> {
+    ui: &'a Ui,
+    read: std::sync::atomic::AtomicU64,
+}
+
+impl Progress for Shown<'_> {
+    fn advance(&self, count: u64) {
+        let read = self.read.fetch_add(count, std::sync::atomic::Ordering::Relaxed) + count;
+        self.ui.moving("compress", || format!("{} read", bytes(read)));
+    }
 }
 
 pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
@@ -41,24 +117,67 @@ pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
         layers: plan.layers.len(),
         objects: plan.objects.len(),
         images: plan.derived.len(),
+        packs: plan.packs.len(),
         bytes: plan.bytes,
         waiting: 0,
+        compress: None,
     };
     if !arguments.dry_run {
         let done = store.gc(plan, &lease)?;
         (collected.layers, collected.objects) = (done.layers, done.objects);
-        (collected.bytes, collected.waiting) = (done.freed, done.waiting);
+        (collected.packs, collected.bytes, collected.waiting) = (done.packs, done.freed, done.waiting);
+    }
+    let mut damaged = false;
+    if arguments.compress {
+        let compression = compress(session, store, &lease, arguments.dry_run)?;
+        if let Compression::Done(done) = &compression {
+            collected.waiting = collected.waiting.max(done.waiting);
+            damaged = !done.damage.is_empty();
+            for finding in &done.damage {
+                session.ui.warn(format!("damaged, and not packed: {}: {}", finding.what, finding.detail));
+            }
+        }
+        collected.compress = Some(compression);
+    }
+    if !arguments.dry_run {
+        sweep_mounts(store)?;
     }
     session.ui.data(&collected, || {
         let Collected { roots, live_layers, layers, objects, images, .. } = collected;
         let word = if arguments.dry_run { "would remove" } else { "removed" };
-        format!(
-            "{word} {layers} layers, {objects} objects and {images} images: {}\nkept {live_layers} layers that {roots} roots need\n",
+        let packs = match collected.packs {
+            0 => String::new(),
+            packs => format!(", {packs} packs"),
+        };
+        let mut text = format!(
+            "{word} {layers} layers, {objects} objects{packs} and {images} images: {}\nkept {live_layers} layers that {roots} roots need\n",
             bytes(collected.bytes)
-        )
+        );
+        text.push_str(&collected.compress.as_ref().map(Compression::text).unwrap_or_default());
+        text
     });
     if collected.waiting > 0 {
         session.ui.note("some of it is freed by the next gc, when the commands that run now have ended");
     }
-    Ok(0)
+    if damaged {
+        session.ui.note("to mend: `infradev verify --read-data --repair` (with --dry-run to see how)");
+    }
+    Ok(u8::from(damaged))
+}
+
+fn compress(session: &Session, store: &Store, lease: &Lease, dry_run: bool) -> CommandResult<Compression> {
+    let in_use = || mounted_layers(store);
+    let plan = store.plan_compress(lease, &in_use)?;
+    if dry_run {
+        return Ok(Compression::Planned {
+            objects: plan.objects.len(),
+            bytes: plan.bytes,
+            copies: plan.copies.len(),
+            copy_bytes: plan.copy_bytes,
+            rewritten: plan.rewritten.len(),
+            in_use: plan.in_use,
+        });
+    }
+    let shown = Shown { ui: &session.ui, read: 0.into() };
+    Ok(Compression::Done(store.compress(plan, lease, &in_use, &shown)?))
 }

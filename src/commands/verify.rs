@@ -100,10 +100,11 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
         let Verified { report, images, copies, .. } = &verified;
         let mut text = findings(store, report);
         text.push_str(&format!(
-            "{} layers, {} objects{}{}; {} read; {} damaged, {} not checked, {} unneeded\n",
+            "{} layers, {} objects{}{}{}; {} read; {} damaged, {} not checked, {} unneeded\n",
             report.layers,
             report.objects,
             if arguments.read_data { format!(", {images} images") } else { String::new() },
+            if report.packs > 0 { format!(", {} packs", report.packs) } else { String::new() },
             if *copies > 0 { format!(", {copies} copies for farms") } else { String::new() },
             bytes(report.bytes_read),
             report.damage.len(),
@@ -113,6 +114,12 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
         text
     });
     let report = &verified.report;
+    if report.shadowed > 0 {
+        session.ui.note(format!(
+            "{} damaged objects in packs have sound plain copies; `infradev gc --compress` drops them",
+            report.shadowed
+        ));
+    }
     match (&verified.repair, report.damage.is_empty()) {
         (None, false) => {
             let depth = if arguments.read_data { " --read-data" } else { "" };

@@ -13,6 +13,7 @@ use infradev_store::{Disk, LayerId, Lease, Stack, Store};
 use rayon::prelude::*;
 
 use super::back_end::BackEnd;
+use super::packs::{self, Needs};
 use super::plan::Mapping;
 
 /// A stack that cannot be made mountable.
@@ -70,11 +71,39 @@ pub fn merged_tree(store: &Store, stack: &Stack) -> Result<Tree, StackError> {
     Ok(merge(&read_layers(store, &stack.layers)?))
 }
 
+/// What a stack is mounted from.
+#[derive(Debug, Clone, Default)]
+pub struct Mountable {
+    /// The image, stub tree or farm; empty for a copy, which is mounted from nothing but itself.
+    pub metadata: PathBuf,
+    /// Where packs with content of it are mounted.
+    pub packs: Vec<PathBuf>,
+}
+
 /// Returns what `stack` is mounted from with `back_end`, making it if the store does not have it.
 ///
-/// `lease` holds the stack; its staging directory receives what is not yet complete. A copy is mounted from
-/// nothing but itself: the path is empty then.
+/// `lease` holds the stack and its layers, since before packs were listed; its staging directory receives what is
+/// not yet complete.
 pub fn mountable(
+    store: &Store,
+    stack: &Stack,
+    back_end: BackEnd,
+    lease: &Lease,
+) -> Result<Mountable, StackError> {
+    let packs = packs::ready(store, back_end, Needs::Layers(&stack.layers), lease)?;
+    let metadata = metadata_of(store, stack, back_end, lease)?;
+    Ok(Mountable { metadata, packs })
+}
+
+/// Makes what `stack` is mounted from ahead of the first mount, without what only a mount needs.
+pub fn prepare(store: &Store, stack: &Stack, back_end: BackEnd, lease: &Lease) -> Result<(), StackError> {
+    if back_end == BackEnd::Farm {
+        packs::ready(store, back_end, Needs::Layers(&stack.layers), lease)?;
+    }
+    metadata_of(store, stack, back_end, lease).map(drop)
+}
+
+fn metadata_of(
     store: &Store,
     stack: &Stack,
     back_end: BackEnd,

@@ -14,7 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
@@ -22,7 +22,7 @@ use rustix::mount::{
 use serde::{Deserialize, Serialize};
 
 use super::back_end::BackEnd;
-use super::namespace;
+use super::namespace::{self, Reads};
 
 /// The parts of an environment's file tree. Paths are absolute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -33,6 +33,9 @@ pub struct Overlay {
     pub metadata: PathBuf,
     /// The store's objects: the data-only layer of images and stubs.
     pub objects: PathBuf,
+    /// Where packs are mounted: further data-only layers of images, below the objects.
+    #[serde(default)]
+    pub packs: Vec<PathBuf>,
     /// The writable part; of a copy, the copy itself.
     pub upper: Upper,
 }
@@ -61,6 +64,11 @@ pub struct MountError {
 impl MountError {
     fn new(action: impl Into<String>, source: impl Into<io::Error>) -> Self {
         Self { action: action.into(), detail: None, source: source.into() }
+    }
+
+    /// Packs were rewritten faster than they could be mounted.
+    pub(crate) fn gave_up() -> Self {
+        Self::new("mount the packs", io::Error::other("they change all the time"))
     }
 }
 
@@ -121,9 +129,10 @@ fn attach(mount: &OwnedFd, directory: &Path) -> Result<(), MountError> {
 fn erofs(image: &Path) -> Result<OwnedFd, MountError> {
     match erofs_from(image, image) {
         Err(error) if error.source.raw_os_error() == Some(libc::ENOTBLK) => {
-            let (device, _kept_until_it_is_mounted) = namespace::loop_device(image).map_err(|error| {
-                MountError::new(format!("make a loop device of {}", image.display()), error)
-            })?;
+            let (device, _kept_until_it_is_mounted) =
+                namespace::loop_device(image, Reads::Cached).map_err(|error| {
+                    MountError::new(format!("make a loop device of {}", image.display()), error)
+                })?;
             erofs_from(&device, image)
         }
         other => other,
@@ -139,13 +148,20 @@ fn erofs_from(source: &Path, image: &Path) -> Result<OwnedFd, MountError> {
 
 /// Mounts the overlay over `lower`, detached, with the first options that the kernel takes.
 fn over(overlay: &Overlay, lower: &Lower, choices: &[&Options]) -> Result<OwnedFd, MountError> {
-    let objects = match overlay.back_end {
-        BackEnd::Erofs | BackEnd::Stub => Some(open_path(&overlay.objects)?),
-        BackEnd::Farm | BackEnd::Copy => None,
-    };
+    let mut data = vec![];
+    match overlay.back_end {
+        BackEnd::Erofs => {
+            data.push(open_path(&overlay.objects)?);
+            for pack in &overlay.packs {
+                data.push(open_pack(pack)?);
+            }
+        }
+        BackEnd::Stub => data.push(open_path(&overlay.objects)?),
+        BackEnd::Farm | BackEnd::Copy => {}
+    }
     let layers = Layers {
         lower: lower.directory.as_fd(),
-        objects,
+        data,
         upper: open_path(&overlay.upper.upper)?,
         work: open_path(&overlay.upper.work)?,
     };
@@ -159,7 +175,8 @@ fn over(overlay: &Overlay, lower: &Lower, choices: &[&Options]) -> Result<OwnedF
 /// The directories of an overlay.
 struct Layers<'a> {
     lower: BorrowedFd<'a>,
-    objects: Option<OwnedFd>,
+    /// Where content lies; what stands in several is read from the first.
+    data: Vec<OwnedFd>,
     upper: OwnedFd,
     work: OwnedFd,
 }
@@ -181,8 +198,8 @@ impl Layers<'_> {
     fn mount_by_descriptor(&self, options: &Options) -> Result<OwnedFd, MountError> {
         let context = self.context(options)?;
         context.fd("lowerdir+", self.lower)?;
-        if let Some(objects) = &self.objects {
-            context.fd("datadir+", objects.as_fd())?;
+        for data in &self.data {
+            context.fd("datadir+", data.as_fd())?;
         }
         context.fd("upperdir", self.upper.as_fd())?;
         context.fd("workdir", self.work.as_fd())?;
@@ -193,8 +210,8 @@ impl Layers<'_> {
         let name = |fd: BorrowedFd<'_>| format!("/proc/self/fd/{}", fd.as_raw_fd());
         let context = self.context(options)?;
         let mut lower = name(self.lower);
-        if let Some(objects) = &self.objects {
-            lower = format!("{lower}::{}", name(objects.as_fd()));
+        for data in &self.data {
+            lower = format!("{lower}::{}", name(data.as_fd()));
         }
         context.string("lowerdir", &lower)?;
         context.string("upperdir", &name(self.upper.as_fd()))?;
@@ -233,6 +250,53 @@ fn clone_tree(path: &Path) -> Result<OwnedFd, MountError> {
 fn open_path(path: &Path) -> Result<OwnedFd, MountError> {
     rustix::fs::open(path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())
         .map_err(|error| MountError::new(format!("open {}", path.display()), error))
+}
+
+/// Whether a file system is mounted at `path`, a directory (statx(2), Linux 5.8); an absent one has none.
+pub(crate) fn is_mount_point(path: &Path) -> bool {
+    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
+    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+}
+
+/// Opens a mounted pack. The bare directory would be an empty layer, and files without content.
+fn open_pack(path: &Path) -> Result<OwnedFd, MountError> {
+    match is_mount_point(path) {
+        true => open_path(path),
+        false => {
+            let gone = io::Error::other("it is not mounted any more");
+            Err(MountError::new(format!("use the pack {}", path.display()), gone))
+        }
+    }
+}
+
+/// Mounts the squashfs image of a pack, attached nowhere.
+fn squashfs(image: &Path) -> Result<OwnedFd, MountError> {
+    let failed =
+        |error| MountError::new(format!("make a loop device of {}", image.display()), error as io::Error);
+    let device = namespace::loop_device(image, Reads::Direct);
+    let (device, _kept_until_it_is_mounted) =
+        device.or_else(|_| namespace::loop_device(image, Reads::Cached)).map_err(failed)?;
+    let mounted = |threads: Option<&str>| {
+        let context = Context::open("squashfs")?;
+        context.flag("ro")?;
+        context.string("source", &device.to_string_lossy())?;
+        if let Some(threads) = threads {
+            context.string("threads", threads)?;
+        }
+        context.create(&format!("mount the pack {}", image.display()))
+    };
+    // A decompressor for each processor, where the kernel lets that be chosen (Linux 6.2).
+    mounted(Some("percpu")).or_else(|_| mounted(None))
+}
+
+/// Mounts the image of a pack at a directory.
+pub(crate) fn mount_pack(image: &Path, place: &Path) -> Result<(), MountError> {
+    attach(&squashfs(image)?, place)
+}
+
+/// Tries to mount the image of a pack, and lets go of it.
+pub(crate) fn try_pack(image: &Path) -> Result<(), MountError> {
+    squashfs(image).map(drop)
 }
 
 /// A file system that is being configured (fsopen(2)).

@@ -8,7 +8,8 @@ use infradev_store::{LayerId, Lease, Lock, Stack, Store, read_json, remove_tree}
 use serde::{Deserialize, Serialize};
 
 use super::back_end::BackEnd;
-use super::image::{StackError, merged_tree, write_upper};
+use super::holder::Holder;
+use super::image::{Mountable, StackError, merged_tree, write_upper};
 use super::mount::{Overlay, Upper};
 use super::plan::Mapping;
 
@@ -220,12 +221,13 @@ impl Environment {
         self.path.join("upper")
     }
 
-    /// Describes its mount; `metadata` is the image or stub tree of its stack.
-    pub fn overlay(&self, store: &Store, metadata: PathBuf) -> Overlay {
+    /// Describes its mount; `mountable` is of its stack.
+    pub fn overlay(&self, store: &Store, mountable: Mountable) -> Overlay {
         Overlay {
             back_end: self.state.back_end,
-            metadata,
+            metadata: mountable.metadata,
             objects: store.layout().objects(),
+            packs: mountable.packs,
             upper: Upper { upper: self.upper(), work: self.path.join("work") },
         }
     }
@@ -258,6 +260,23 @@ fn check_name(name: &str) -> Result<(), EnvironmentError> {
         return Err(EnvironmentError::Name(name.to_owned()));
     }
     Ok(())
+}
+
+/// Lists the layers of environments that are mounted although no lease holds them: for the host, or by a holder.
+///
+/// An environment that cannot be read is an error: it may be mounted.
+pub fn mounted_layers(store: &Store) -> Result<Vec<LayerId>, infradev_store::Error> {
+    let all = Environment::all(store).map_err(|error| match error {
+        EnvironmentError::Store(error) => error,
+        EnvironmentError::Io { action, path, source } => infradev_store::Error::io(action, &path, source),
+        error => infradev_store::Error::UnreadableRoot {
+            path: store.layout().environments(),
+            detail: error.to_string(),
+        },
+    })?;
+    let mounted =
+        all.into_iter().filter(|environment| environment.is_mounted() || Holder::of(environment).is_some());
+    Ok(mounted.flat_map(|environment| environment.state.layers).collect())
 }
 
 /// Removes the environments of commands that died before they could, and what a killed removal left.

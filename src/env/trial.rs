@@ -145,7 +145,8 @@ fn prepare(directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
     write_metadata(&tree, back_end, &sources, &metadata)?;
     let upper = directory.join("upper");
     write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
-    let overlay = Overlay { back_end, metadata, objects: sources.objects, upper: Upper { upper, work } };
+    let (objects, packs) = (sources.objects, vec![]);
+    let overlay = Overlay { back_end, metadata, objects, packs, upper: Upper { upper, work } };
     Ok(Trial { overlay, mapping, place })
 }
 

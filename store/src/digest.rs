@@ -134,6 +134,11 @@ id_type! {
     StackId
 }
 
+id_type! {
+    /// Names a pack: blake3 of its table.
+    PackId
+}
+
 impl StackId {
     /// Names the stack `layers`, lowest first.
     pub fn of_layers(layers: &[LayerId]) -> Self {

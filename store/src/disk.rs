@@ -7,7 +7,7 @@
 use std::fmt::Debug;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -32,6 +32,11 @@ pub enum Change<'a> {
         file: &'a File,
         /// What is written.
         bytes: &'a [u8],
+    },
+    /// The end of a file is cut off.
+    Cut {
+        /// The file's name.
+        path: &'a Path,
     },
     /// A directory is made.
     MakeDirectory {
@@ -214,6 +219,20 @@ impl DiskFile {
     pub fn sync(&self) -> io::Result<()> {
         self.disk.before(&Change::Sync { path: &self.path })?;
         self.file.sync_all()
+    }
+
+    /// Replaces bytes at `offset`; what is written afterwards goes there too, so this comes last.
+    pub(crate) fn overwrite(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.disk.before(&Change::Write { path: &self.path, file: &self.file, bytes })?;
+        // With O_APPEND, pwrite(2) appends.
+        rustix::fs::fcntl_setfl(&self.file, rustix::fs::OFlags::empty())?;
+        self.file.write_all_at(bytes, offset)
+    }
+
+    /// Shortens the file to `length` bytes.
+    pub(crate) fn cut(&self, length: u64) -> io::Result<()> {
+        self.disk.before(&Change::Cut { path: &self.path })?;
+        self.file.set_len(length)
     }
 
     /// Adds `bytes` whole, or not at all.

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::references::ReferenceError;
-use crate::{LayerId, ObjectId};
+use crate::{LayerId, ObjectId, PackId};
 
 /// A failed operation on a store.
 #[derive(Debug, thiserror::Error)]
@@ -70,6 +70,14 @@ pub enum Error {
     DamagedLayer {
         /// The layer.
         layer: LayerId,
+        /// How.
+        detail: String,
+    },
+    /// A pack, or an object in it, is not what was written.
+    #[error("pack {pack} is damaged: {detail}")]
+    DamagedPack {
+        /// The pack.
+        pack: PackId,
         /// How.
         detail: String,
     },

@@ -17,10 +17,10 @@ use crate::lease::{live_leases, names};
 use crate::lock::Lock;
 use crate::references::read_head;
 use crate::roots::file_roots;
-use crate::{LayerId, Lease, ObjectId, StackId, StepKey, Store};
+use crate::{LayerId, Lease, ObjectId, PackId, StackId, StepKey, Store};
 
 /// Commits hold their lock for as long as some renames take; who holds it longer is stopped.
-const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What a collection would remove.
 #[derive(Debug, Default)]
@@ -35,6 +35,8 @@ pub struct GcPlan {
     pub steps: Vec<StepKey>,
     /// Objects that no live layer needs.
     pub objects: Vec<ObjectId>,
+    /// Packs without an object that a live layer needs.
+    pub packs: Vec<PackId>,
     /// Merged images, stub trees and farms of stacks that no root has.
     pub derived: Vec<PathBuf>,
     /// Bytes on disk of all of these.
@@ -53,6 +55,8 @@ pub struct GcDone {
     pub layers: usize,
     /// Objects moved to the trash.
     pub objects: usize,
+    /// Packs moved to the trash.
+    pub packs: usize,
     /// Bytes that the deletions freed on disk.
     pub freed: u64,
     /// Batches of the trash that wait for a running command to end.
@@ -94,6 +98,12 @@ impl Store {
                 plan.objects.push(object);
             }
         })?;
+        for pack in self.packs()? {
+            if pack.table.objects().iter().all(|packed| !needed.contains(&packed.object)) {
+                plan.bytes += self.pack_bytes(&pack.id);
+                plan.packs.push(pack.id);
+            }
+        }
         plan.derived = self.dead_derived(&live.stacks)?;
         for path in &plan.derived {
             plan.bytes += fs::symlink_metadata(path).map_or(0, |metadata| disk_bytes(&metadata));
@@ -133,6 +143,12 @@ impl Store {
             for object in plan.objects.iter().filter(|object| !needed.contains(object)) {
                 done.objects += usize::from(self.discard(object, &batch)?);
             }
+            for pack in self.packs()?.iter().filter(|pack| plan.packs.contains(&pack.id)) {
+                if pack.table.objects().iter().all(|packed| !needed.contains(&packed.object)) {
+                    done.packs += usize::from(self.discard_pack(&pack.id, &batch)?);
+                }
+            }
+            self.discard_orphans(&batch, own)?;
             self.close_batch(&batch, own)?;
             for path in self.dead_derived(&live.stacks)? {
                 done.freed += fs::symlink_metadata(&path).map_or(0, |metadata| disk_bytes(&metadata));
@@ -170,6 +186,16 @@ impl Store {
         Ok(live_leases(self.layout(), "")?.into_iter().map(|lease| lease.layers).collect())
     }
 
+    /// Lists the layers that some root or live lease needs.
+    pub(crate) fn live_layers(&self, own: &Lease) -> Result<HashSet<LayerId>> {
+        Ok(self.live(own)?.layers)
+    }
+
+    /// Lists the layers that live leases need.
+    pub(crate) fn leased_layers(&self, own: &Lease) -> Result<HashSet<LayerId>> {
+        Ok(live_leases(self.layout(), own.id())?.into_iter().flat_map(|lease| lease.layers).collect())
+    }
+
     fn live(&self, own: &Lease) -> Result<Live> {
         let mut live = Live::default();
         for (path, stack) in file_roots(self)? {
@@ -193,7 +219,7 @@ impl Store {
     /// Adds the objects of `layers` to `needs`. One that is damaged is an error, so all bytes are read: a flipped
     /// bit in its table would give the wrong objects away. One that is absent is asked for again by the next call:
     /// a lease claims a layer before a commit gives it its name.
-    fn add_needs(
+    pub(crate) fn add_needs(
         &self,
         layers: impl Iterator<Item = LayerId>,
         needs: &mut HashMap<LayerId, Vec<ObjectId>>,

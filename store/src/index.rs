@@ -14,6 +14,7 @@ use crate::action::ActionRecord;
 use crate::disk::{Change, Disk};
 use crate::error::{Context, Error, Result};
 use crate::layout::Layout;
+use crate::pack::Tier;
 use crate::seal::{sealed, unsealed};
 use crate::{LayerId, StepKey};
 
@@ -36,6 +37,7 @@ pub(crate) struct LayerRow {
     pub(crate) layer: LayerId,
     pub(crate) objects: u64,
     pub(crate) bytes: u64,
+    pub(crate) tier: Tier,
 }
 
 impl Index {
@@ -152,10 +154,13 @@ impl Index {
     /// Fills an empty index from the files.
     fn rebuild(&mut self) -> Result<()> {
         let layers = crate::lease::names(&self.layout.directory("layers"))?;
+        // Where there are packs, a layer is looked at when it is needed.
+        let packs = crate::lease::names(&self.layout.packs())?;
+        let tier = if packs.is_empty() { Tier::Hot } else { Tier::Mixed };
         let layers: Vec<LayerRow> = layers
             .iter()
             .filter_map(|name| name.parse().ok())
-            .map(|layer| LayerRow { layer, objects: 0, bytes: 0 })
+            .map(|layer| LayerRow { layer, objects: 0, bytes: 0, tier })
             .collect();
         let mut steps = vec![];
         for name in crate::lease::names(&self.layout.directory("steps"))? {
@@ -266,6 +271,39 @@ impl Index {
         })
     }
 
+    /// Writes how the objects of layers are stored; of those that have a row.
+    ///
+    /// Fails where the index cannot be written: plain objects go only when their layers' rows say so.
+    pub(crate) fn set_tiers(&mut self, tiers: &[(LayerId, Tier)]) -> Result<()> {
+        if tiers.is_empty() {
+            return Ok(());
+        }
+        let set = |transaction: &rusqlite::Transaction<'_>| {
+            let mut row = transaction.prepare_cached("UPDATE layer SET tier = ?2 WHERE id = ?1")?;
+            for (layer, tier) in tiers {
+                row.execute(params![layer.as_bytes(), tier.word()])?;
+            }
+            Ok(())
+        };
+        match self.transaction(set) {
+            Err(Error::Index { source, .. }) if is_damage(&source) => {
+                // The caller holds the commit lock, so the next opening fills it: all rows say mixed then.
+                self.renew()
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the layers all of whose objects are plain.
+    pub(crate) fn hot_layers(&mut self) -> Result<std::collections::HashSet<LayerId>> {
+        self.ask(|connection| {
+            connection
+                .prepare_cached("SELECT id FROM layer WHERE tier = 'hot'")?
+                .query_map([], |row| row.get::<_, [u8; 32]>(0).map(LayerId::from_bytes))?
+                .collect()
+        })
+    }
+
     /// Checks the database's own structure; returns what is wrong with it.
     pub(crate) fn check(&self) -> Option<String> {
         let check =
@@ -341,11 +379,11 @@ fn insert(
     layers: &[LayerRow],
     steps: &[ActionRecord],
 ) -> rusqlite::Result<()> {
-    let mut layer_row = transaction.prepare_cached(
-        "INSERT OR REPLACE INTO layer (id, tier, objects, bytes) VALUES (?1, 'hot', ?2, ?3)",
-    )?;
+    let mut layer_row = transaction
+        .prepare_cached("INSERT OR REPLACE INTO layer (id, tier, objects, bytes) VALUES (?1, ?2, ?3, ?4)")?;
     for row in layers {
-        layer_row.execute(params![row.layer.as_bytes(), row.objects as i64, row.bytes as i64])?;
+        let (objects, bytes) = (row.objects as i64, row.bytes as i64);
+        layer_row.execute(params![row.layer.as_bytes(), row.tier.word(), objects, bytes])?;
     }
     let mut step_row = transaction.prepare_cached(
         "INSERT OR REPLACE INTO step (key, kind, label, built, record) VALUES (?1, ?2, ?3, ?4, ?5)",

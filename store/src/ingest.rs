@@ -25,6 +25,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{Context, Error, Result};
 use crate::index::LayerRow;
 use crate::lock::{Lock, Mode};
+use crate::pack::Tier;
 use crate::references;
 use crate::{LayerId, Lease, ObjectId, Store};
 
@@ -37,7 +38,7 @@ const SLOTS: u64 = 16;
 
 /// The modification time of every object: 1980-01-01, the earliest date that a zip archive can hold.
 /// Environments never see it; it is fixed so that backups and copies of a store are equal.
-const OBJECT_MTIME: i64 = 315_532_800;
+pub(crate) const OBJECT_MTIME: i64 = 315_532_800;
 
 /// Level of the encodings; they are small, and read at every merge.
 const ENCODING_LEVEL: i32 = 3;
@@ -188,7 +189,7 @@ impl Ingest<'_> {
         let layer = LayerId::of(encoding);
         let (references, _) = references::read_head(encoding)?;
         let bytes = references.iter().map(|reference| reference.size).sum();
-        let row = LayerRow { layer, objects: references.len() as u64, bytes };
+        let row = LayerRow { layer, objects: references.len() as u64, bytes, tier: Tier::Hot };
         let encoded = match self.store.has_layer(&layer) && self.store.trusts_layer(&layer) {
             true => Encoded::Known(encoding.to_vec()),
             false => Encoded::New(self.stage(encoding)?.0),
@@ -204,10 +205,11 @@ impl Ingest<'_> {
         Ok((path, file))
     }
 
-    /// Returns where the content of an object of this batch, or of the store, can be read now.
-    pub fn content(&self, object: &ObjectId) -> PathBuf {
+    /// Returns where the content of an object of this batch, or of the store, can be read now. What is only in
+    /// a pack is made plain for it.
+    pub fn content(&self, object: &ObjectId) -> Result<PathBuf> {
         let staged = unpoisoned(&self.staged).get(object).cloned();
-        staged.unwrap_or_else(|| self.store.layout().object(object))
+        staged.map_or_else(|| self.store.plain(object, self.lease), Ok)
     }
 
     /// Records that a step made layers of this batch or of the store.
@@ -223,7 +225,7 @@ impl Ingest<'_> {
     /// Makes everything visible, durable and indexed.
     pub fn commit(self) -> Result<Committed> {
         let staged = std::mem::take(&mut *unpoisoned(&self.staged));
-        let layers = std::mem::take(&mut *unpoisoned(&self.layers));
+        let mut layers = std::mem::take(&mut *unpoisoned(&self.layers));
         let steps = std::mem::take(&mut *unpoisoned(&self.steps));
         let layout = self.store.layout();
         let mut committed = Committed::default();
@@ -238,10 +240,12 @@ impl Ingest<'_> {
             let _commit = Lock::wait(&layout.commit_lock(), Mode::Shared)?;
             let ids: Vec<LayerId> = layers.iter().map(|layer| layer.row.layer).collect();
             self.lease.note(&ids)?;
-            for layer in &layers {
+            for layer in &mut layers {
+                let mut tiers = vec![];
                 for reference in &layer.references {
-                    self.make_visible(reference, &staged, &mut committed)?;
+                    tiers.push(self.make_visible(reference, &staged, &mut committed)?);
                 }
+                layer.row.tier = Tier::of_all(tiers);
             }
             for layer in &layers {
                 match &layer.encoded {
@@ -266,31 +270,27 @@ impl Ingest<'_> {
         Ok(committed)
     }
 
-    /// Moves an object of a new layer to its name, or finds it there, or takes it back from the trash.
+    /// Moves an object of a new layer to its name, or finds it there or in a pack, or takes it back from the trash.
     fn make_visible(
         &self,
         reference: &references::Reference,
         staged: &HashMap<ObjectId, PathBuf>,
         committed: &mut Committed,
-    ) -> Result<()> {
+    ) -> Result<Tier> {
         let name = self.store.layout().object(&reference.object);
-        if self.is_object(&reference.object, reference.size) {
-            return Ok(());
+        if let Some(tier) = self.tier(reference) {
+            return Ok(tier);
         }
-        match staged.get(&reference.object) {
-            Some(path) => {
-                // Replaces what a failing disk made of the object.
-                self.replace(path, &name)?;
-                self.store.trust_object(&reference.object);
-                committed.objects += 1;
-                committed.bytes += reference.size;
-                Ok(())
-            }
-            None if self.store.revive(&reference.object)? => Ok(()),
-            // Another process took it back in between.
-            None if self.is_object(&reference.object, reference.size) => Ok(()),
-            None => Err(Error::NoObject(reference.object)),
+        if let Some(path) = staged.get(&reference.object) {
+            // Replaces what a failing disk made of the object.
+            self.replace(path, &name)?;
+            self.store.trust_object(&reference.object);
+            committed.objects += 1;
+            committed.bytes += reference.size;
+            return Ok(Tier::Hot);
         }
+        let _another_process_may_be_faster = self.store.revive(&reference.object)?;
+        self.tier(reference).ok_or(Error::NoObject(reference.object))
     }
 
     /// Whether the content need not be written: it is staged already, or in the store. Content in the trash is
@@ -299,23 +299,20 @@ impl Ingest<'_> {
         if size == 0 || unpoisoned(&self.staged).contains_key(object) {
             return Ok(true);
         }
-        if self.is_object(object, size) {
+        let reference = references::Reference { object: *object, size };
+        if self.tier(&reference).is_some() {
             return Ok(true);
         }
-        Ok(self.store.trusts_object(object) && self.store.revive(object)? && self.is_object(object, size))
+        Ok(self.store.trusts_object(object) && self.store.revive(object)? && self.tier(&reference).is_some())
     }
 
-    /// Whether the store has the object, as far as that can be seen without reading it.
-    fn is_object(&self, object: &ObjectId, size: u64) -> bool {
-        let metadata = fs::symlink_metadata(self.store.layout().object(object));
-        metadata.is_ok_and(|metadata| metadata.is_file() && metadata.len() == size)
-            && self.store.trusts_object(object)
+    /// How the store has the object, as far as that can be seen without reading it.
+    fn tier(&self, reference: &references::Reference) -> Option<Tier> {
+        self.store.tier_of(reference).filter(|_| self.store.trusts_object(&reference.object))
     }
 
     fn keep(&self, object: ObjectId, size: u64, path: PathBuf, file: &DiskFile) -> Result<()> {
-        let time = Timespec { tv_sec: OBJECT_MTIME, tv_nsec: 0 };
-        let times = Timestamps { last_access: time, last_modification: time };
-        rustix::fs::futimens(file.file(), &times).at("set the time of", &path)?;
+        set_object_time(file.file()).at("set the time of", &path)?;
         self.written.fetch_add(size, Ordering::Relaxed);
         let twin = unpoisoned(&self.staged).insert(object, path);
         twin.map_or(Ok(()), |twin| self.disk().remove_file(&twin).at("remove", &twin))
@@ -405,6 +402,12 @@ fn fill(reader: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
         }
     }
     Ok(filled)
+}
+
+/// Gives an object its time.
+pub(crate) fn set_object_time(file: &fs::File) -> rustix::io::Result<()> {
+    let time = Timespec { tv_sec: OBJECT_MTIME, tv_nsec: 0 };
+    rustix::fs::futimens(file, &Timestamps { last_access: time, last_modification: time })
 }
 
 /// Returns how many bytes `metadata` takes on disk.

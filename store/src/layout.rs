@@ -3,6 +3,7 @@
 //! ```text
 //! format                  "infradev store 1"
 //! objects/<2 hex>/<62>    bytes of regular files, 0444
+//! packs/<id>.sqfs .table  cold objects, compressed; packs/<id> is where root mounts it
 //! layers/<id>             layer encodings, zstd
 //! steps/<key>             action records, JSON: which step made which layers
 //! images/<stack>.erofs    merged metadata images           (derived, may be rebuilt)
@@ -19,7 +20,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::{LayerId, ObjectId, StackId, StepKey};
+use crate::{LayerId, ObjectId, PackId, StackId, StepKey};
 
 /// The format that this program reads and writes.
 pub(crate) const FORMAT: u32 = 1;
@@ -27,8 +28,9 @@ pub(crate) const FORMAT: u32 = 1;
 pub(crate) const FORMAT_PREFIX: &str = "infradev store ";
 
 /// The directories of a store, in the order in which they are made.
-pub(crate) const DIRECTORIES: [&str; 16] = [
+pub(crate) const DIRECTORIES: [&str; 17] = [
     "objects",
+    "packs",
     "layers",
     "steps",
     "images",
@@ -70,6 +72,26 @@ impl Layout {
     /// One object.
     pub fn object(&self, object: &ObjectId) -> PathBuf {
         self.root.join("objects").join(object_name(object))
+    }
+
+    /// The directory of all packs.
+    pub fn packs(&self) -> PathBuf {
+        self.root.join("packs")
+    }
+
+    /// A pack's file system image.
+    pub fn pack(&self, pack: &PackId) -> PathBuf {
+        self.root.join("packs").join(format!("{pack}.sqfs"))
+    }
+
+    /// A pack's table, with which the pack exists.
+    pub fn pack_table(&self, pack: &PackId) -> PathBuf {
+        self.root.join("packs").join(format!("{pack}.table"))
+    }
+
+    /// Where a pack is mounted.
+    pub fn pack_mount(&self, pack: &PackId) -> PathBuf {
+        self.root.join("packs").join(pack.to_hex())
     }
 
     /// One layer's encoding.

@@ -72,6 +72,13 @@ impl Lock {
         }
     }
 
+    /// Waits for the exclusive lock on a directory.
+    pub(crate) fn wait_directory(path: &Path) -> Result<Self> {
+        let file = File::open(path).at("open", path)?;
+        rustix::io::retry_on_intr(|| flock(&file, FlockOperation::LockExclusive)).at("lock", path)?;
+        Ok(Self { file })
+    }
+
     /// The locked file.
     pub fn file(&self) -> &File {
         &self.file

@@ -8,6 +8,7 @@ use crate::disk::{Disk, Faults};
 use crate::error::{Context, Error, Result};
 use crate::index::Index;
 use crate::layout::{DIRECTORIES, FORMAT, FORMAT_PREFIX, Layout};
+use crate::pack::Tables;
 use crate::repair::Doubts;
 
 /// Whether a store is only read.
@@ -60,6 +61,7 @@ pub struct Store {
     disk: Disk,
     pub(crate) index: Mutex<Index>,
     pub(crate) doubts: Mutex<Doubts>,
+    pub(crate) tables: Mutex<Tables>,
 }
 
 impl Store {
@@ -90,8 +92,8 @@ impl Store {
             Access::Write => Index::open(&layout, &disk)?,
             Access::Read => Index::open_for_reading(&layout)?,
         };
-        let store =
-            Self { layout, access, file_system, disk, index: Mutex::new(index), doubts: Mutex::default() };
+        let (index, doubts, tables) = (Mutex::new(index), Mutex::default(), Mutex::default());
+        let store = Self { layout, access, file_system, disk, index, doubts, tables };
         if access == Access::Write {
             store.sweep()?;
         }

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use crate::error::{Context, Result};
 use crate::lease::{live_leases, names};
 use crate::lock::Lock;
+use crate::pack::Table;
 use crate::roots::read_json;
-use crate::{Lease, ObjectId, Store};
+use crate::{Lease, ObjectId, PackId, Store};
 
 /// The file of a batch that lists the leases which must die before the batch may go.
 const LEASES: &str = "leases";
 
 impl Store {
-    /// Moves the object from the trash to its name; returns whether it was there.
+    /// Moves the object from the trash to its name, or a pack that has it; returns whether one was there.
     pub(crate) fn revive(&self, object: &ObjectId) -> Result<bool> {
         let name = self.layout().object(object);
         for batch in self.batches()? {
@@ -29,7 +30,65 @@ impl Store {
                 Err(error) => return Err(error).at("rename", &name),
             }
         }
+        self.revive_pack(object)
+    }
+
+    /// Moves a pack that has the object from the trash to its names; returns whether one was there.
+    fn revive_pack(&self, object: &ObjectId) -> Result<bool> {
+        for (batch, id) in self.packs_in_trash()? {
+            let table = batch.join(format!("{id}.table"));
+            let Ok(bytes) = fs::read(&table) else { continue };
+            if !Table::decode(&id, &bytes).is_ok_and(|table| table.find(object).is_some()) {
+                continue;
+            }
+            // With its table it exists again.
+            for (from, to) in [
+                (batch.join(format!("{id}.sqfs")), self.layout().pack(&id)),
+                (table, self.layout().pack_table(&id)),
+            ] {
+                match self.disk().rename(&from, &to) {
+                    // It was never moved, or another process was faster.
+                    Err(error) if error.kind() == std::io::ErrorKind::NotFound && to.exists() => {}
+                    other => other.at("rename", &to)?,
+                }
+            }
+            return Ok(true);
+        }
         Ok(false)
+    }
+
+    /// Whether a pack, or what is left of it, is in the trash.
+    pub(crate) fn is_pack_in_trash(&self, pack: &PackId) -> Result<bool> {
+        Ok(self.packs_in_trash()?.iter().any(|(_, id)| id == pack))
+    }
+
+    fn packs_in_trash(&self) -> Result<Vec<(PathBuf, PackId)>> {
+        let mut packs = vec![];
+        for batch in self.batches()? {
+            let names = names(&batch)?;
+            let stems = names.iter().filter_map(|name| name.split_once('.')?.0.parse().ok());
+            packs.extend(stems.map(|id| (batch.clone(), id)));
+        }
+        packs.dedup();
+        Ok(packs)
+    }
+
+    /// Moves a pack to `batch`, its table first; returns whether anything of it was there.
+    pub(crate) fn discard_pack(&self, pack: &PackId, batch: &Path) -> Result<bool> {
+        let mut was_there = false;
+        for (name, from) in [
+            (format!("{pack}.table"), self.layout().pack_table(pack)),
+            (format!("{pack}.sqfs"), self.layout().pack(pack)),
+        ] {
+            match self.disk().rename(&from, &batch.join(name)) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => {
+                    other.at("rename", &from)?;
+                    was_there = true;
+                }
+            }
+        }
+        Ok(was_there)
     }
 
     /// Moves an object to `batch`; returns whether it was there.

@@ -2,9 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::sync::Arc;
 
 use crate::error::Result;
 use crate::ingest::disk_bytes;
+use crate::pack::Pack;
 use crate::{LayerId, ObjectId, Store};
 
 /// What one group of layers uses. All in bytes.
@@ -12,7 +14,8 @@ use crate::{LayerId, ObjectId, Store};
 pub struct Usage {
     /// The sizes of the distinct objects.
     pub unique: u64,
-    /// The blocks that these take on disk (`st_blocks`), layer encodings included.
+    /// The blocks that these take on disk (`st_blocks`), layer encodings included; of a packed object, the bytes of
+    /// its blocks in the pack.
     pub on_disk: u64,
     /// The part of `on_disk` that no other group uses: what removing this group would free.
     pub marginal: u64,
@@ -28,6 +31,7 @@ impl Store {
             disk: u64,
             users: u32,
         }
+        let packs = self.packs()?;
         let mut objects: HashMap<ObjectId, Shared> = HashMap::new();
         let mut layers: HashMap<LayerId, Shared> = HashMap::new();
         let mut of_group: Vec<(Vec<LayerId>, Vec<ObjectId>)> = vec![];
@@ -41,10 +45,9 @@ impl Store {
                 if !references.contains_key(layer) {
                     let found = self.references(layer)?;
                     for reference in &found {
-                        let path = self.layout().object(&reference.object);
                         objects.entry(reference.object).or_insert_with(|| Shared {
                             size: reference.size,
-                            disk: fs::symlink_metadata(path).map_or(0, |metadata| disk_bytes(&metadata)),
+                            disk: self.object_bytes(&reference.object, &packs),
                             users: 0,
                         });
                     }
@@ -82,15 +85,30 @@ impl Store {
         Ok((usages, sum(&mut layers.values().chain(objects.values()))))
     }
 
+    /// Returns what an object takes on disk in bytes: its blocks if it is plain, else its part of a pack.
+    fn object_bytes(&self, object: &ObjectId, packs: &[Arc<Pack>]) -> u64 {
+        let packed = || {
+            let found = |pack: &Arc<Pack>| Some(pack.table.stored(pack.table.find(object)?));
+            packs.iter().find_map(found).unwrap_or(0)
+        };
+        let path = self.layout().object(object);
+        fs::symlink_metadata(path).map_or_else(|_| packed(), |metadata| disk_bytes(&metadata))
+    }
+
     /// Returns what the whole store takes on disk in bytes: every file of it, images, records and caches too.
     pub fn disk_total(&self) -> Result<u64> {
         use std::os::unix::fs::MetadataExt;
+        let device = fs::metadata(self.layout().root()).map_or(0, |metadata| metadata.dev());
         let (mut total, mut seen) = (0, std::collections::HashSet::new());
         let mut directories = vec![self.layout().root().to_owned()];
         while let Some(directory) = directories.pop() {
-            // Directories may vanish, or be mounts of an environment: those are other devices.
+            // Directories may vanish, or be mounts of environments and packs: those are other devices, but for the
+            // mount of a copy.
             for entry in fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let Ok(metadata) = entry.metadata() else { continue };
+                if metadata.dev() != device {
+                    continue;
+                }
                 if metadata.is_dir() && entry.file_name() != "merged" {
                     directories.push(entry.path());
                 }

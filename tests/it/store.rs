@@ -8,6 +8,7 @@ mod faults;
 mod full;
 mod history;
 mod kills;
+mod packs;
 mod places;
 mod power;
 mod report;

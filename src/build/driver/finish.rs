@@ -13,7 +13,7 @@ use super::super::{BuildError, Workshop};
 use super::execute::Done;
 use super::schedule::{Failed, PlanState, Schedule};
 use super::{Again, BuildOptions};
-use crate::env::image::mountable;
+use crate::env::image::prepare;
 use crate::error::{CommandError, CommandResult};
 
 /// What a build did.
@@ -126,7 +126,7 @@ fn make_root(
     };
     if let Some(before) = before.filter(unchanged) {
         // The wheels were found to agree when it was made; its image may have been collected since.
-        mountable(workshop.store, &before.stack(), workshop.back_end, workshop.lease)?;
+        prepare(workshop.store, &before.stack(), workshop.back_end, workshop.lease)?;
         return Ok(());
     }
     layers.extend(agreement(workshop, state).map_err(CommandError::from)?);
@@ -150,7 +150,7 @@ fn make_root(
         recipe: state.prepared.digest.clone(),
         built: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
-    mountable(workshop.store, &built.stack(), workshop.back_end, workshop.lease)?;
+    prepare(workshop.store, &built.stack(), workshop.back_end, workshop.lease)?;
     workshop.store.set_root(RootKind::Task, &built.name(), &built)?;
     Ok(())
 }

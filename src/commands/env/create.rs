@@ -1,7 +1,6 @@
 //! From a task's name to an environment of its last build.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use infradev_store::{Lease, Store};
@@ -9,7 +8,7 @@ use infradev_store::{Lease, Store};
 use super::Which;
 use crate::build::root::BuiltTask;
 use crate::env::back_end::BackEnd;
-use crate::env::image::mountable;
+use crate::env::image::{Mountable, mountable};
 use crate::env::plan::Mapping;
 use crate::env::state::{Environment, EnvironmentState};
 use crate::error::{CommandError, CommandResult, Kind};
@@ -91,7 +90,7 @@ pub(crate) fn create(
     name: &str,
     mapping: Mapping,
     discarded: bool,
-) -> CommandResult<(Environment, PathBuf)> {
+) -> CommandResult<(Environment, Mountable)> {
     let store = session.store()?;
     let stack = built.stack();
     let missing = lease.hold(&stack.layers)?;
@@ -100,7 +99,7 @@ pub(crate) fn create(
     }
     lease.hold_stack(stack.id())?;
     let back_end = session.back_end()?;
-    let metadata = mountable(store, &stack, back_end, lease)?;
+    let mountable = mountable(store, &stack, back_end, lease)?;
     let state = EnvironmentState {
         schema: 1,
         layers: stack.layers,
@@ -118,7 +117,21 @@ pub(crate) fn create(
             "`{name}` is a full copy of its stack, in time and disk; `infradev doctor` says what else works"
         ));
     }
-    Ok((Environment::create(store, lease, name, state)?, metadata))
+    Ok((Environment::create(store, lease, name, state)?, mountable))
+}
+
+/// Readies what an environment that is there is mounted from, once the lease holds its layers: packs are looked for
+/// after that.
+pub(super) fn mountable_again(
+    store: &Store,
+    environment: &Environment,
+    lease: &Lease,
+) -> CommandResult<Mountable> {
+    let state = &environment.state;
+    if let Some(layer) = lease.hold(&state.layers)?.first() {
+        return Err(infradev_store::Error::NoLayer(*layer).into());
+    }
+    Ok(mountable(store, &state.stack(), state.back_end, lease)?)
 }
 
 /// The variables of every command: the recipe's over constants.

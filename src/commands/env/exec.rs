@@ -6,11 +6,10 @@ use std::process::Stdio;
 
 use rustix::termios::isatty;
 
-use super::create::{create, find_built};
+use super::create::{create, find_built, mountable_again};
 use super::{ExecArgs, Place, Surroundings, Which};
 use crate::env::default_mapping;
 use crate::env::holder::Holder;
-use crate::env::image::mountable;
 use crate::env::join;
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
 use crate::env::plan::{Bind, Network, Run, runtime_spec};
@@ -67,10 +66,10 @@ fn in_fresh(
     let built = find_built(session, store, task, which)?;
     let lease = store.lease(&format!("exec {}", built.name()))?;
     let name = keep.map_or_else(|| discarded_name(&lease), str::to_owned);
-    let (environment, metadata) = create(session, &lease, &built, &name, default_mapping(), keep.is_none())?;
+    let (environment, mountable) = create(session, &lease, &built, &name, default_mapping(), keep.is_none())?;
     let lock = environment.lock()?;
     let run = describe(session, &environment, surroundings, command)?;
-    let overlay = environment.overlay(store, metadata);
+    let overlay = environment.overlay(store, mountable);
     let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
     let plan =
         LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping: run.mapping, detached: false };
@@ -111,8 +110,8 @@ pub(super) fn in_environment(
     let lease = store.lease(&format!("exec {}", environment.name))?;
     let _lock = environment.lock()?;
     super::mount::end_forgotten(environment)?;
-    let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
-    plan.root = RootFileSystem::Overlay(environment.overlay(store, metadata));
+    let mountable = mountable_again(store, environment, &lease)?;
+    plan.root = RootFileSystem::Overlay(environment.overlay(store, mountable));
     attend(&plan, input(surroundings)?)
 }
 

@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::MountArgs;
-use super::create::{create, find_built};
+use super::create::{create, find_built, mountable_again};
 use crate::env::default_mapping;
 use crate::env::holder::Holder;
-use crate::env::image::mountable;
+use crate::env::image::Mountable;
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
 use crate::env::mount::mount as mount_overlay;
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
@@ -28,10 +28,10 @@ pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u
     let root = rustix::process::geteuid().is_root();
     let lease = store.lease(&format!("mount {}", arguments.task))?;
     let again = |environment: Environment| -> CommandResult<_> {
-        let metadata = mountable(store, &environment.state.stack(), environment.state.back_end, &lease)?;
-        Ok((environment, metadata))
+        let mountable = mountable_again(store, &environment, &lease)?;
+        Ok((environment, mountable))
     };
-    let (environment, metadata) = match Environment::open(store, &arguments.task) {
+    let (environment, mountable) = match Environment::open(store, &arguments.task) {
         Ok(environment) => again(environment)?,
         Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
             let built = find_built(session, store, &arguments.task, &arguments.which)?;
@@ -52,13 +52,13 @@ pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u
         }
         Err(error) => return Err(error.into()),
     };
-    attach_or_show(session, (environment, metadata))
+    attach_or_show(session, (environment, mountable))
 }
 
 /// Mounts an environment unless it is mounted already, and says where it is.
 fn attach_or_show(
     session: &Session,
-    (environment, metadata): (Environment, std::path::PathBuf),
+    (environment, mountable): (Environment, Mountable),
 ) -> CommandResult<u8> {
     let name = &environment.name;
     let lock = environment.lock()?;
@@ -69,7 +69,7 @@ fn attach_or_show(
     let holder = match (already, for_host) {
         (true, _) => holder,
         (false, true) => {
-            let described = environment.overlay(session.store()?, metadata);
+            let described = environment.overlay(session.store()?, mountable);
             let failed = |error: crate::env::mount::MountError| {
                 CommandError::caused(Kind::Infrastructure, &error)
                     .hint("`infradev doctor` says what this machine allows")
@@ -77,7 +77,7 @@ fn attach_or_show(
             mount_overlay(&described, None, &environment.merged()).map_err(failed)?;
             None
         }
-        (false, false) => Some(hold(session, &environment, metadata)?),
+        (false, false) => Some(hold(session, &environment, mountable)?),
     };
     drop(lock);
     let path = holder.map_or_else(|| environment.merged(), |holder| holder.root());
@@ -106,7 +106,7 @@ pub(super) fn end_forgotten(environment: &Environment) -> CommandResult {
 }
 
 /// Starts a process that keeps the environment mounted in its namespaces.
-fn hold(session: &Session, environment: &Environment, metadata: std::path::PathBuf) -> CommandResult<Holder> {
+fn hold(session: &Session, environment: &Environment, mountable: Mountable) -> CommandResult<Holder> {
     let store = session.store()?;
     let state = &environment.state;
     let run = Run {
@@ -122,7 +122,7 @@ fn hold(session: &Session, environment: &Environment, metadata: std::path::PathB
         host_name: environment.name.clone(),
     };
     let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
-    let root = RootFileSystem::Overlay(environment.overlay(store, metadata));
+    let root = RootFileSystem::Overlay(environment.overlay(store, mountable));
     let plan = LaunchPlan { spec, root, mapping: state.mapping, detached: true };
     let null = std::process::Stdio::null;
     let streams = Streams { input: std::process::Stdio::piped(), output: null(), error: null() };

@@ -40,7 +40,7 @@ fn ground(back_end: BackEnd) -> (tempfile::TempDir, Overlay, PathBuf) {
         &metadata,
     )
     .unwrap();
-    let overlay = Overlay { back_end, metadata, objects, upper: Upper { upper, work } };
+    let overlay = Overlay { back_end, metadata, objects, packs: vec![], upper: Upper { upper, work } };
     (directory, overlay, place)
 }
 
@@ -69,13 +69,15 @@ fn privileged_an_image_on_a_loop_device_attached_and_by_name() {
         return;
     }
     let (_directory, overlay, place) = ground(BackEnd::Erofs);
-    let Ok((device, kept)) = namespace::loop_device(&overlay.metadata) else { return };
+    let Ok((device, kept)) = namespace::loop_device(&overlay.metadata, namespace::Reads::Cached) else {
+        return;
+    };
     let image = erofs_from(&device, &overlay.metadata).unwrap();
     drop(kept);
     attach(&image, &place).unwrap();
-    let objects = Some(open_path(&overlay.objects).unwrap());
+    let data = vec![open_path(&overlay.objects).unwrap()];
     let (upper, work) = (open_path(&overlay.upper.upper).unwrap(), open_path(&overlay.upper.work).unwrap());
-    let layers = Layers { lower: image.as_fd(), objects, upper, work };
+    let layers = Layers { lower: image.as_fd(), data, upper, work };
     let mounted = layers.mount_by_name(FOLLOWING);
     unmount(&place, UnmountFlags::DETACH).unwrap();
     attach(&mounted.unwrap(), &place).unwrap();
@@ -97,7 +99,7 @@ fn privileged_a_farm_by_name_with_either_kind_of_marks() {
         let lower = open_path(&overlay.metadata).unwrap();
         let (upper, work) =
             (open_path(&overlay.upper.upper).unwrap(), open_path(&overlay.upper.work).unwrap());
-        let layers = Layers { lower: lower.as_fd(), objects: None, upper, work };
+        let layers = Layers { lower: lower.as_fd(), data: vec![], upper, work };
         attach(&layers.mount_by_name(options).unwrap(), &place).unwrap();
         let attached = Attached(&place);
         assert_usable(&place);
