@@ -12,6 +12,7 @@ pub(crate) mod ls;
 pub(crate) mod pin;
 pub(crate) mod plan;
 pub(crate) mod quickstart;
+mod reading;
 pub(crate) mod rm;
 pub(crate) mod show;
 pub(crate) mod test;

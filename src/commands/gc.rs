@@ -1,14 +1,15 @@
 //! `infradev gc`.
 
 use clap::Args;
-use infradev_store::{CompressDone, Lease, Progress, Store};
+use infradev_store::{CompressDone, Lease, Store};
 use serde::Serialize;
 
+use super::reading::Reading;
 use crate::env::packs::sweep_mounts;
 use crate::env::state::mounted_layers;
 use crate::error::CommandResult;
 use crate::session::Session;
-use crate::ui::{Ui, bytes};
+use crate::ui::bytes;
 
 /// Arguments of `gc`.
 #[derive(Debug, Args)]
@@ -94,18 +95,6 @@ impl Compression {
     }
 }
 
-struct Shown<'a> {
-    ui: &'a Ui,
-    read: std::sync::atomic::AtomicU64,
-}
-
-impl Progress for Shown<'_> {
-    fn advance(&self, count: u64) {
-        let read = self.read.fetch_add(count, std::sync::atomic::Ordering::Relaxed) + count;
-        self.ui.moving("compress", || format!("{} read", bytes(read)));
-    }
-}
-
 pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
     let store = session.store()?;
     let lease = store.lease("gc")?;
@@ -178,6 +167,6 @@ fn compress(session: &Session, store: &Store, lease: &Lease, dry_run: bool) -> C
             in_use: plan.in_use,
         });
     }
-    let shown = Shown { ui: &session.ui, read: 0.into() };
+    let shown = Reading::new(&session.ui, "compress");
     Ok(Compression::Done(store.compress(plan, lease, &in_use, &shown)?))
 }

@@ -4,16 +4,17 @@ use std::collections::{BTreeSet, HashSet};
 
 use clap::Args;
 use infradev_layers::{check_farm_pool, differing_stub, write_image};
-use infradev_store::{Depth, Finding, Progress, Report, Store, Subject};
+use infradev_store::{Depth, Finding, Report, Store, Subject};
 use serde::Serialize;
 
+use super::reading::Reading;
 use crate::build::root::BuiltTask;
 use crate::env::image::merged_tree;
 use crate::env::state::Environment;
 use crate::error::CommandResult;
 use crate::repair::{Remedy, RepairPlan};
 use crate::session::Session;
-use crate::ui::{Ui, bytes};
+use crate::ui::bytes;
 
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
@@ -48,18 +49,6 @@ struct Repair<'a> {
     /// What was found before; `damage` is what is left.
     found: Vec<Finding>,
     remedies: &'a BTreeSet<Remedy>,
-}
-
-struct Shown<'a> {
-    ui: &'a Ui,
-    read: std::sync::atomic::AtomicU64,
-}
-
-impl Progress for Shown<'_> {
-    fn advance(&self, count: u64) {
-        let read = self.read.fetch_add(count, std::sync::atomic::Ordering::Relaxed) + count;
-        self.ui.moving("verify", || format!("{} read", bytes(read)));
-    }
 }
 
 /// Exit codes: 0 whole, or mended; 1 damaged; 3 something could not be checked (wins: it may hide damage).
@@ -149,7 +138,7 @@ struct Derived {
 }
 
 fn check(session: &Session, store: &Store, depth: Depth) -> CommandResult<(Report, Derived)> {
-    let shown = Shown { ui: &session.ui, read: 0.into() };
+    let shown = Reading::new(&session.ui, "verify");
     let mut report = store.verify(depth, &shown)?;
     let derived = match depth {
         Depth::ReadData => Derived {

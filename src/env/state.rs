@@ -4,7 +4,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use infradev_store::{LayerId, Lease, Lock, Stack, Store, read_json, remove_tree};
+use infradev_store::{LayerId, Lease, Lock, Mode, Stack, Store, read_json, remove_tree};
 use serde::{Deserialize, Serialize};
 
 use super::back_end::BackEnd;
@@ -202,7 +202,7 @@ impl Environment {
     /// Says that a command runs in the mounted environment, for as long as the lock is held: namespaces of
     /// their own hide it from an unmount.
     pub fn enter(&self) -> Result<Lock, EnvironmentError> {
-        Ok(Lock::share(&self.path.join("commands"))?)
+        Ok(Lock::wait(&self.path.join("commands"), Mode::Shared)?)
     }
 
     /// Makes sure that no command runs in the mounted environment, and that none begins while the lock is held.

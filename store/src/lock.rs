@@ -37,9 +37,18 @@ impl Lock {
 
     /// Waits for the exclusive lock at `path`, but not longer than `limit`.
     pub(crate) fn wait_at_most(path: &Path, limit: Duration) -> Result<Self> {
+        Self::within(path, limit, Self::attempt)
+    }
+
+    /// The same for a directory.
+    pub(crate) fn wait_directory_at_most(path: &Path, limit: Duration) -> Result<Self> {
+        Self::within(path, limit, Self::attempt_directory)
+    }
+
+    fn within(path: &Path, limit: Duration, attempt: impl Fn(&Path) -> Result<Option<Self>>) -> Result<Self> {
         let began = Instant::now();
         loop {
-            match Self::attempt(path)? {
+            match attempt(path)? {
                 Some(lock) => return Ok(lock),
                 None if began.elapsed() > limit => return Err(Error::Busy { path: path.to_owned() }),
                 None => std::thread::sleep(Duration::from_millis(2)),
@@ -55,11 +64,6 @@ impl Lock {
             Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),
             Err(error) => Err(error).at("lock", path),
         }
-    }
-
-    /// Waits for a shared lock at `path`, which others may share.
-    pub fn share(path: &Path) -> Result<Self> {
-        Self::wait(path, Mode::Shared)
     }
 
     /// Takes the exclusive lock on a directory if nobody holds it.

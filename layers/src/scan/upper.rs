@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::entry::{Content, Kind, Metadata};
 use crate::path::TreePath;
-use crate::scan::{ScanError, Xattrs};
+use crate::scan::{ScanError, Xattrs, content_at};
 use crate::tree::{Tree, TreeBuilder};
 
 /// Returns the value of `trusted.overlay.<name>` or `user.overlay.<name>`.
@@ -74,14 +74,8 @@ impl Below {
         lower: &Tree,
     ) -> Result<Content, ScanError> {
         let origin = self.origin(path, xattrs)?;
-        let mut kind = origin.and_then(|origin| lower.get(&origin));
-        if let Some(Kind::Hardlink { first }) = kind {
-            kind = lower.get(first);
-        }
-        match kind {
-            Some(Kind::File { content, .. }) => Ok(*content),
-            _ => Err(no_origin(path, xattrs)),
-        }
+        let content = origin.and_then(|origin| content_at(lower, &origin));
+        content.ok_or_else(|| no_origin(path, xattrs))
     }
 
     /// Returns what the layer lets show through at `path`, in the directory that `self` describes.

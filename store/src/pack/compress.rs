@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rayon::prelude::*;
 
 use super::read::Unread;
 use super::write::{Source, Staged};
 use super::{PACK_MINIMUM, Pack, Tier};
-use crate::error::{Context, Error, Result};
+use crate::error::{Context, Result};
 use crate::gc::PATIENCE;
 use crate::ingest::disk_bytes;
 use crate::lock::{Lock, Mode};
@@ -122,8 +123,8 @@ impl Store {
             }
             _ => {}
         }
-        let busy = || Error::Busy { path: directory.clone() };
-        let _one_at_a_time = Lock::attempt_directory(&directory)?.ok_or_else(busy)?;
+        // A child that another thread is just starting may hold a lock that was let go, for a moment.
+        let _one_at_a_time = Lock::wait_directory_at_most(&directory, Duration::from_secs(1))?;
         let mut done = CompressDone::default();
         let packs = self.packs()?;
         let sound = self.check_copies(&mut plan, &packs, progress);
