@@ -35,6 +35,9 @@ struct Global {
     /// The store [default: /var/lib/infradev for root, ~/.local/share/infradev for others]
     #[arg(long, global = true, value_name = "DIR")]
     store: Option<PathBuf>,
+    /// A shared store that is only read, in place; may be repeated
+    #[arg(long, global = true, value_name = "DIR")]
+    store_ro: Vec<PathBuf>,
     /// A directory of recipes; later ones lie over earlier ones
     #[arg(long = "catalog", global = true, value_name = "DIR")]
     catalogs: Vec<PathBuf>,
@@ -149,9 +152,20 @@ pub fn run(arguments: &[String]) -> ExitCode {
             return ExitCode::from(code);
         }
     };
-    let Global { store, catalogs, mirrors, back_end, json, progress, color, quiet, verbose, offline } =
-        parsed.global;
-    let config = Config::load(Overrides { store, catalogs, back_end, offline, mirrors });
+    let Global {
+        store,
+        store_ro,
+        catalogs,
+        mirrors,
+        back_end,
+        json,
+        progress,
+        color,
+        quiet,
+        verbose,
+        offline,
+    } = parsed.global;
+    let config = Config::load(Overrides { store, store_ro, catalogs, back_end, offline, mirrors });
     let (no_color, ci) = config.as_ref().map_or((false, false), |config| (config.no_color, config.ci));
     let ui = Ui::new(UiOptions { json, quiet, verbose, color, progress, no_color, ci });
     let config = match config {

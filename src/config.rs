@@ -13,6 +13,7 @@ use crate::error::{CommandError, CommandResult};
 #[serde(rename_all = "kebab-case")]
 struct FileConfig {
     store: Option<PathBuf>,
+    store_ro: Option<Vec<PathBuf>>,
     catalogs: Option<Vec<PathBuf>>,
     index: Option<String>,
     jobs: Option<usize>,
@@ -41,6 +42,8 @@ impl<T> Setting<T> {
 pub struct Config {
     /// The store's directory.
     pub store: Setting<PathBuf>,
+    /// Shared stores that are only read, in the order in which they are searched.
+    pub store_ro: Setting<Vec<PathBuf>>,
     /// The catalogs, later ones over earlier ones.
     pub catalogs: Setting<Vec<PathBuf>>,
     /// The package index, if one is configured.
@@ -75,6 +78,8 @@ pub struct Config {
 pub struct Overrides {
     /// `--store`
     pub store: Option<PathBuf>,
+    /// `--store-ro`
+    pub store_ro: Vec<PathBuf>,
     /// `--catalog`
     pub catalogs: Vec<PathBuf>,
     /// `--back-end`
@@ -110,6 +115,7 @@ impl Config {
         };
         let mut config = Self {
             store: Setting::new(default_store, "default"),
+            store_ro: Setting::new(vec![], "default"),
             catalogs: Setting::new(shipped_catalog().into_iter().collect(), "default"),
             index: None,
             mirrors: BTreeMap::new(),
@@ -137,7 +143,7 @@ impl Config {
             CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
         let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        const KNOWN: [&str; 6] = ["store", "catalogs", "index", "jobs", "back-end", "mirrors"];
+        const KNOWN: [&str; 7] = ["store", "store-ro", "catalogs", "index", "jobs", "back-end", "mirrors"];
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             self.warnings.push(format!(
                 "{}: unknown key `{key}`; known are {}",
@@ -150,6 +156,9 @@ impl Config {
         let beside = |relative: PathBuf| path.parent().unwrap_or(Path::new("")).join(relative);
         if let Some(store) = file.store {
             self.store = Setting::new(beside(store), &origin);
+        }
+        if let Some(shared) = file.store_ro {
+            self.store_ro = Setting::new(shared.into_iter().map(beside).collect(), &origin);
         }
         if let Some(catalogs) = file.catalogs {
             self.catalogs = Setting::new(catalogs.into_iter().map(beside).collect(), &origin);
@@ -170,6 +179,9 @@ impl Config {
     fn apply_environment(&mut self) -> CommandResult {
         if let Some(store) = variable("INFRADEV_STORE") {
             self.store = Setting::new(store.into(), "INFRADEV_STORE");
+        }
+        if let Some(shared) = variable("INFRADEV_STORE_RO") {
+            self.store_ro = Setting::new(std::env::split_paths(&shared).collect(), "INFRADEV_STORE_RO");
         }
         if let Some(catalogs) = variable("INFRADEV_CATALOG") {
             self.catalogs = Setting::new(std::env::split_paths(&catalogs).collect(), "INFRADEV_CATALOG");
@@ -207,6 +219,9 @@ impl Config {
     fn apply_overrides(&mut self, overrides: Overrides) {
         if let Some(store) = overrides.store {
             self.store = Setting::new(store, "--store");
+        }
+        if !overrides.store_ro.is_empty() {
+            self.store_ro = Setting::new(overrides.store_ro, "--store-ro");
         }
         if !overrides.catalogs.is_empty() {
             self.catalogs = Setting::new(overrides.catalogs, "--catalog");

@@ -1,6 +1,6 @@
 //! What every command works with: configuration, terminal, store, catalog, network; each opened on first use.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, variants_of};
@@ -9,7 +9,7 @@ use infradev_store::{Access, Store};
 use crate::config::Config;
 use crate::env::back_end::BackEnd;
 use crate::env::trial::choose;
-use crate::error::{CommandError, CommandResult, Kind};
+use crate::error::{CommandError, CommandResult, Kind, chain};
 use crate::net::{Client, NetError, PackageIndex};
 use crate::ui::Ui;
 
@@ -42,7 +42,7 @@ impl Session {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let store = Store::open(&self.config.store.value, Access::Write)?;
+        let store = Store::open(&self.config.store.value, Access::Write)?.over(self.shared_stores()?);
         crate::env::state::sweep(&store)?;
         // There from the start, so that a catalog which is open finds locks that are made later.
         let machine = self.machine_catalog();
@@ -72,17 +72,48 @@ impl Session {
         if let Some(store) = self.store.get() {
             return Ok(store);
         }
-        let store = Store::open(&self.config.store.value, Access::Read)?;
+        let store = self.open_for_reading()?;
         Ok(self.reading.get_or_init(|| store))
+    }
+
+    /// Opens the store over the shared ones; a shared one alone where there is no other yet.
+    fn open_for_reading(&self) -> CommandResult<Store> {
+        let mut shared = self.shared_stores()?;
+        match Store::open(&self.config.store.value, Access::Read) {
+            Err(infradev_store::Error::Absent { .. }) if !shared.is_empty() => {
+                let first = shared.remove(0);
+                Ok(first.over(shared))
+            }
+            other => Ok(other?.over(shared)),
+        }
+    }
+
+    /// Opens the shared stores.
+    fn shared_stores(&self) -> CommandResult<Vec<Store>> {
+        let setting = &self.config.store_ro;
+        let open = |path: &PathBuf| {
+            if same_directory(path, &self.config.store.value) {
+                let text = format!("{} is the store itself, not a shared one", path.display());
+                return Err(CommandError::usage(text).hint(format!("it comes from {}", setting.origin)));
+            }
+            Store::open(path, Access::Read).map_err(|error| {
+                let text = format!("the shared store cannot be used: {}", chain(&error));
+                CommandError::usage(text).hint(format!("it comes from {}", setting.origin))
+            })
+        };
+        setting.value.iter().map(open).collect()
     }
 
     /// Opens the store for a command that has something to say without one too; any other failure is an error.
     pub fn store_if_any(&self) -> CommandResult<Option<&Store>> {
-        match Store::open(&self.config.store.value, Access::Read) {
-            Ok(store) => Ok(Some(self.reading.get_or_init(|| store))),
-            Err(infradev_store::Error::Absent { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
+        let is_absent = || {
+            let opened = Store::open(&self.config.store.value, Access::Read);
+            matches!(opened, Err(infradev_store::Error::Absent { .. }))
+        };
+        if self.config.store_ro.value.is_empty() && is_absent() {
+            return Ok(None);
         }
+        self.store_for_reading().map(Some)
     }
 
     /// Where locks that belong to this machine are kept: a catalog over the configured ones.
@@ -164,4 +195,9 @@ impl Session {
         }
         Ok(recipes)
     }
+}
+
+fn same_directory(one: &Path, other: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    real(one) == real(other)
 }

@@ -1,29 +1,30 @@
 //! A merged tree as plain files that belong to nobody else: for environments without any overlay.
 
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
-use crate::checkout::{self, CheckoutError, CheckoutStats, Files, Made, Wanted};
+use crate::checkout::{self, CheckoutError, CheckoutStats, Files, Made, Objects, Wanted};
 use crate::scan::Owners;
 use crate::tree::Tree;
 
-/// Writes `tree`, the result of a merge, as a full copy at `out`, which must not exist.
+/// Writes `tree`, the result of a merge, as a full copy at `out`, which must not exist, of objects that are looked
+/// for in the directories `objects` in turn.
 ///
 /// `owners` says whose the files become on disk: the inverse of reading it with [`scan`](crate::scan). Syncs
 /// nothing. What an error leaves at `out` is for the caller to remove.
 pub fn write_copy(
     tree: &Tree,
-    objects: &Path,
+    objects: &[PathBuf],
     owners: Owners,
     out: &Path,
 ) -> Result<CheckoutStats, CheckoutError> {
-    checkout::write(tree, &Copies { objects: checkout::open_directory(objects)?, owners }, out)
+    checkout::write(tree, &Copies { objects: Objects::open(objects)?, owners }, out)
 }
 
 struct Copies {
-    objects: OwnedFd,
+    objects: Objects,
     owners: Owners,
 }
 

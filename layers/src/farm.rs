@@ -31,12 +31,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use infradev_store::object_name;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, Stat};
+use rustix::fs::{AtFlags, FlockOperation, Mode, Stat};
 use rustix::io::Errno;
 
 pub use check::{FarmFinding, check_farm_pool};
 
-use crate::checkout::{self, CheckoutError, CheckoutStats, Files, Made, Pool, Wanted};
+use crate::checkout::{self, CheckoutError, CheckoutStats, Files, Made, Objects, Pool, Wanted};
 use crate::entry::Metadata;
 use crate::scan::Owners;
 use crate::tree::Tree;
@@ -44,17 +44,18 @@ use crate::tree::Tree;
 /// Writes `tree`, the result of a merge, as a farm at `out`, which must not exist, and adds to `pool`.
 ///
 /// `owners` says whose the files become: the caller's ([`Owners::Root`]) or as the tree says ([`Owners::Keep`]).
-/// Objects, pool and tree are on one file system. The caller holds a lease on the layers, writes under a
+/// `objects` are directories: the store's own, which is on one file system with pool and tree and whose objects are
+/// linked, then others to copy from. The caller holds a lease on the layers, writes under a
 /// temporary name and renames what is complete. What an error leaves at `out` is for the caller to remove.
 pub fn write_farm(
     tree: &Tree,
-    objects: &Path,
+    objects: &[PathBuf],
     pool: &Path,
     owners: Owners,
     out: &Path,
 ) -> Result<CheckoutStats, CheckoutError> {
     let files = Links {
-        objects: checkout::open_directory(objects)?,
+        objects: Objects::open(objects)?,
         pool: checkout::open_pool(pool)?,
         owners,
         copies: Mutex::default(),
@@ -63,7 +64,7 @@ pub fn write_farm(
 }
 
 struct Links {
-    objects: OwnedFd,
+    objects: Objects,
     pool: Pool,
     owners: Owners,
     /// Copies that are not yet in the pool: the name there, and the path in the tree.
@@ -119,9 +120,11 @@ impl Links {
         if !lendable(wanted.metadata) {
             return Ok(false);
         }
-        let object = object_name(&wanted.object);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.objects, &object, flags, Mode::empty())?;
+        let file = match self.objects.open_own(&wanted.object) {
+            // Of a shared store, if it is anywhere: that lends nothing.
+            Err(Errno::NOENT) => return Ok(false),
+            other => other?,
+        };
         // Until the link is there, nobody may think that the object is free.
         rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
         let stat = rustix::fs::fstat(&file)?;
@@ -142,7 +145,8 @@ impl Links {
             }
             rustix::fs::futimens(&file, &checkout::times(wanted.metadata.mtime))?;
         }
-        match rustix::fs::linkat(&self.objects, &object, directory, name, AtFlags::empty()) {
+        let object = object_name(&wanted.object);
+        match rustix::fs::linkat(self.objects.own(), &object, directory, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             // EPERM: the system protects hardlinks, and the object is somebody else's.
             Err(Errno::MLINK | Errno::PERM) => Ok(false),

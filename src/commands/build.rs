@@ -7,7 +7,7 @@ use crate::build::host::Host;
 use crate::build::{Again, BuildOptions, BuildSummary, build, prepare};
 use crate::error::{CommandError, CommandResult, exit_code};
 use crate::session::Session;
-use crate::ui::bytes;
+use crate::ui::{bytes, counted};
 
 /// Arguments of `build`.
 #[derive(Debug, Args)]
@@ -72,7 +72,7 @@ pub(crate) fn report(session: &Session, summary: &BuildSummary) -> CommandResult
     }
     let BuildSummary { hits, built, seconds_saved, seconds_built, downloaded, tasks, failed, errors } =
         summary;
-    let steps = |count: usize| if count == 1 { "1 step".to_owned() } else { format!("{count} steps") };
+    let steps = |count: usize| counted(count, "step");
     if *built == 0 && failed.is_empty() {
         session
             .ui

@@ -14,6 +14,17 @@ pub(crate) fn show(session: &Session, origin: bool) -> CommandResult<u8> {
             vec!["catalogs".to_owned(), catalogs.join(" "), config.catalogs.origin.clone()],
             vec!["jobs".to_owned(), config.jobs.value.to_string(), config.jobs.origin.clone()],
         ];
+        if !config.store_ro.value.is_empty() {
+            let shared: Vec<_> =
+                config.store_ro.value.iter().map(|path| path.display().to_string()).collect();
+            rows.push(vec!["store-ro".to_owned(), shared.join(" "), config.store_ro.origin.clone()]);
+        }
+        if let Some(back_end) = &config.back_end {
+            rows.push(vec!["back-end".to_owned(), back_end.value.word().to_owned(), back_end.origin.clone()]);
+        }
+        if config.offline {
+            rows.push(vec!["offline".to_owned(), "true".to_owned(), String::new()]);
+        }
         if let Some(index) = &config.index {
             rows.push(vec!["index".to_owned(), index.value.clone(), index.origin.clone()]);
         }

@@ -13,6 +13,7 @@ use crate::env::plan::{Mapping, Network, Run, runtime_spec};
 use crate::env::trial::choose;
 use crate::error::CommandResult;
 use crate::session::Session;
+use crate::ui::counted;
 
 #[derive(Serialize)]
 struct Finding {
@@ -46,6 +47,12 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
                 FileSystem::Remote(kind) => (false, format!("{kind}: only for reading")),
             };
             add("store", good, format!("{}: {text}", store.layout().root().display()));
+            for shared in store.shared() {
+                let root = shared.layout().root().display();
+                let layers = shared.layers()?.len();
+                let text = format!("{root}: {} read in place", counted(layers, "layer"));
+                add("shared store", true, text);
+            }
         }
         Err(error) => add("store", false, error.message.clone()),
     }

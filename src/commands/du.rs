@@ -65,6 +65,8 @@ struct Accounts {
     rows: Vec<Row>,
     /// Blocks of every file of the store, images, records and caches too.
     store_on_disk: u64,
+    /// The same of the shared stores below it.
+    shared_on_disk: u64,
     /// Seconds that building everything took, each step once.
     seconds_spent: f64,
     counterfactuals: Vec<Counterfactual>,
@@ -91,11 +93,16 @@ pub(crate) fn run(session: &Session, arguments: &DuArgs) -> CommandResult<u8> {
         rows.sort_by_key(|row| std::cmp::Reverse(row.on_disk));
     }
     let store_on_disk = store.disk_total()?;
+    let mut shared_on_disk = 0;
+    for shared in store.shared() {
+        shared_on_disk += shared.disk_total()?;
+    }
     let spent: HashMap<StepKey, f64> =
         tasks.iter().flat_map(|task| &task.steps).map(|step| (step.key, step.seconds)).collect();
     let seconds_spent: f64 = spent.values().sum();
-    let counterfactuals = counterfactuals(&tasks, &sizes, store_on_disk, seconds_spent);
-    let accounts = Accounts { by: arguments.by, rows, store_on_disk, seconds_spent, counterfactuals };
+    let counterfactuals = counterfactuals(&tasks, &sizes, store_on_disk + shared_on_disk, seconds_spent);
+    let accounts =
+        Accounts { by: arguments.by, rows, store_on_disk, shared_on_disk, seconds_spent, counterfactuals };
     session.ui.data(&accounts, || text(&accounts));
     Ok(0)
 }
@@ -118,8 +125,12 @@ fn text(accounts: &Accounts) -> String {
     let head = [word, "APPARENT", "UNIQUE", "ON DISK", "ITS OWN", "BUILD"];
     let mut text = table(&head, &[false, true, true, true, true, true], &lines);
     text.push_str(&format!(
-        "\nthe whole store takes {} on disk, and {:.0} s to build\n",
+        "\nthe whole store takes {} on disk{}, and {:.0} s to build\n",
         bytes(accounts.store_on_disk),
+        match accounts.shared_on_disk {
+            0 => String::new(),
+            shared => format!(", the shared ones below it {}", bytes(shared)),
+        },
         accounts.seconds_spent
     ));
     for other in &accounts.counterfactuals {

@@ -9,7 +9,7 @@ use crate::env::packs::sweep_mounts;
 use crate::env::state::mounted_layers;
 use crate::error::CommandResult;
 use crate::session::Session;
-use crate::ui::bytes;
+use crate::ui::{bytes, counted};
 
 /// Arguments of `gc`.
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ impl Compression {
                     ));
                 }
                 if *rewritten > 0 {
-                    text.push_str(&format!("would rewrite {rewritten} packs\n"));
+                    text.push_str(&format!("would rewrite {}\n", counted(*rewritten, "pack")));
                 }
                 if *in_use > 0 {
                     text.push_str(&format!("would leave {in_use} objects that are in use\n"));
@@ -136,11 +136,16 @@ pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
         let word = if arguments.dry_run { "would remove" } else { "removed" };
         let packs = match collected.packs {
             0 => String::new(),
-            packs => format!(", {packs} packs"),
+            packs => format!(", {}", counted(packs, "pack")),
         };
         let mut text = format!(
-            "{word} {layers} layers, {objects} objects{packs} and {images} images: {}\nkept {live_layers} layers that {roots} roots need\n",
-            bytes(collected.bytes)
+            "{word} {}, {}{packs} and {}: {}\nkept {} for {}\n",
+            counted(layers, "layer"),
+            counted(objects, "object"),
+            counted(images, "image"),
+            bytes(collected.bytes),
+            counted(live_layers, "layer"),
+            counted(roots, "root")
         );
         text.push_str(&collected.compress.as_ref().map(Compression::text).unwrap_or_default());
         text

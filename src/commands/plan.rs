@@ -8,7 +8,7 @@ use crate::build::prepare;
 use crate::build::survey::{Survey, SurveyState, survey_all};
 use crate::error::CommandResult;
 use crate::session::Session;
-use crate::ui::{bytes, table};
+use crate::ui::{bytes, counted, table};
 
 /// Arguments of `plan`.
 #[derive(Debug, Args)]
@@ -57,7 +57,8 @@ pub(crate) fn run(session: &Session, arguments: &PlanArgs) -> CommandResult<u8> 
         let rows: Vec<Vec<String>> = to_run.map(|step| vec![step.step.clone(), bytes(step.download)]).collect();
         let Planned { hits, to_run, download, peak_disk, seconds_saved, .. } = &planned;
         let mut text = format!(
-            "{to_run} steps to run, {hits} found ({seconds_saved:.0} s saved); {} to download, about {} of disk at most\n",
+            "{} to run, {hits} found ({seconds_saved:.0} s saved); {} to download, about {} of disk at most\n",
+            counted(*to_run, "step"),
             bytes(*download),
             bytes(*peak_disk)
         );

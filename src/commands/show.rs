@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::build::root::BuiltTask;
 use crate::error::CommandResult;
 use crate::session::Session;
+use crate::ui::counted;
 
 /// Arguments of `show`.
 #[derive(Debug, Args)]
@@ -75,8 +76,8 @@ pub(crate) fn run(session: &Session, arguments: &ShowArgs) -> CommandResult<u8> 
         match found {
             Some(found) => {
                 text.push_str(&format!(
-                    "  built     {} layers, stack {}\n",
-                    found.layers.len(),
+                    "  built     {}, stack {}\n",
+                    counted(found.layers.len(), "layer"),
                     found.stack().id().short()
                 ));
                 built.push(found);

@@ -133,7 +133,7 @@ fn metadata_of(
 /// Where the content of files comes from.
 #[derive(Debug)]
 pub(crate) struct Sources {
-    pub(crate) objects: PathBuf,
+    pub(crate) objects: Vec<PathBuf>,
     pub(crate) stub_pool: PathBuf,
     pub(crate) farm_pool: PathBuf,
     pub(crate) disk: Disk,
@@ -143,7 +143,7 @@ impl Sources {
     pub(crate) fn of(store: &Store) -> Self {
         let layout = store.layout();
         Self {
-            objects: layout.objects(),
+            objects: store.object_directories(),
             stub_pool: layout.stub_pool(),
             farm_pool: layout.farm_pool(),
             disk: store.disk().clone(),
@@ -175,7 +175,7 @@ pub(crate) fn write_metadata(
 pub(crate) fn write_upper(
     tree: impl FnOnce() -> Result<Tree, StackError>,
     back_end: BackEnd,
-    objects: &Path,
+    objects: &[PathBuf],
     mapping: Mapping,
     upper: &Path,
 ) -> Result<(), StackError> {

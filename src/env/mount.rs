@@ -31,8 +31,8 @@ pub struct Overlay {
     pub back_end: BackEnd,
     /// The EROFS image file, the stub tree or the farm; nothing for a copy.
     pub metadata: PathBuf,
-    /// The store's objects: the data-only layer of images and stubs.
-    pub objects: PathBuf,
+    /// The objects of the store and of shared ones: the data-only layers of images and stubs.
+    pub objects: Vec<PathBuf>,
     /// Where packs are mounted: further data-only layers of images, below the objects.
     #[serde(default)]
     pub packs: Vec<PathBuf>,
@@ -149,15 +149,15 @@ fn erofs_from(source: &Path, image: &Path) -> Result<OwnedFd, MountError> {
 /// Mounts the overlay over `lower`, detached, with the first options that the kernel takes.
 fn over(overlay: &Overlay, lower: &Lower, choices: &[&Options]) -> Result<OwnedFd, MountError> {
     let mut data = vec![];
-    match overlay.back_end {
-        BackEnd::Erofs => {
-            data.push(open_path(&overlay.objects)?);
-            for pack in &overlay.packs {
-                data.push(open_pack(pack)?);
-            }
+    if matches!(overlay.back_end, BackEnd::Erofs | BackEnd::Stub) {
+        for objects in &overlay.objects {
+            data.push(open_path(objects)?);
         }
-        BackEnd::Stub => data.push(open_path(&overlay.objects)?),
-        BackEnd::Farm | BackEnd::Copy => {}
+    }
+    if overlay.back_end == BackEnd::Erofs {
+        for pack in &overlay.packs {
+            data.push(open_pack(pack)?);
+        }
     }
     let layers = Layers {
         lower: lower.directory.as_fd(),

@@ -37,12 +37,13 @@ pub(crate) fn ready(
     needs: Needs<'_>,
     lease: &Lease,
 ) -> Result<Vec<PathBuf>, StackError> {
-    if store.pack_names()?.is_empty() {
-        return Ok(vec![]);
-    }
     if back_end == BackEnd::Erofs
         && let Ok(packs) = mount_all(store)?
     {
+        match needs {
+            Needs::Layers(layers) => store.promote_shared_layers(layers, lease)?,
+            Needs::Objects(objects) => store.promote_shared(objects, lease)?,
+        };
         return Ok(packs);
     }
     match needs {

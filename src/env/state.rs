@@ -119,7 +119,7 @@ impl Environment {
                 .map_err(io("change the owner of", &work))?;
         }
         let tree = || merged_tree(store, &state.stack());
-        let objects = store.layout().objects();
+        let objects = store.object_directories();
         write_upper(tree, state.back_end, &objects, state.mapping, &staged.join("upper"))?;
         // Not synced, but written before the name: a power cut takes an environment of the last seconds, whole.
         store.write_new(&staged.join("state.json"), &state)?;
@@ -226,7 +226,7 @@ impl Environment {
         Overlay {
             back_end: self.state.back_end,
             metadata: mountable.metadata,
-            objects: store.layout().objects(),
+            objects: store.object_directories(),
             packs: mountable.packs,
             upper: Upper { upper: self.upper(), work: self.path.join("work") },
         }

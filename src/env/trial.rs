@@ -73,7 +73,7 @@ pub fn choose(store: &Store, wanted: Option<BackEnd>, anew: bool) -> Result<Choi
             Entry::Occupied(result) => result.into_mut(),
             Entry::Vacant(unknown) => {
                 learned = true;
-                unknown.insert(attempt(&store.lease("trial")?, back_end)?)
+                unknown.insert(attempt(store, &store.lease("trial")?, back_end)?)
             }
         };
         choice.back_end = back_end;
@@ -91,24 +91,25 @@ pub fn choose(store: &Store, wanted: Option<BackEnd>, anew: bool) -> Result<Choi
     Ok(choice)
 }
 
-/// Names the kernel, its start, this process's namespace, this program and the store's file system.
+/// Names the kernel, its start, this process's namespace, this program and the file systems of the stores.
 fn circumstances(store: &Store) -> String {
     let kernel = rustix::system::uname();
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let namespace = std::fs::read_link("/proc/self/ns/user").unwrap_or_default();
     format!(
-        "{} {} {} {} {} {:?}",
+        "{} {} {} {} {} {:?} {:?}",
         kernel.release().to_string_lossy(),
         kernel.version().to_string_lossy(),
         read("/proc/sys/kernel/random/boot_id"),
         namespace.display(),
         env!("CARGO_PKG_VERSION"),
-        store.file_system()
+        store.file_system(),
+        store.shared().iter().map(|store| (store.layout().root(), store.file_system())).collect::<Vec<_>>()
     )
 }
 
 /// Tries one back end; returns why it does not work.
-fn attempt(lease: &Lease, back_end: BackEnd) -> Result<Option<String>, StackError> {
+fn attempt(store: &Store, lease: &Lease, back_end: BackEnd) -> Result<Option<String>, StackError> {
     if back_end == BackEnd::Copy {
         return Ok(None);
     }
@@ -116,7 +117,7 @@ fn attempt(lease: &Lease, back_end: BackEnd) -> Result<Option<String>, StackErro
         return Ok(Some("only root may mount an image".to_owned()));
     }
     let directory = lease.new_directory("trial")?;
-    let tried = prepare(&directory, back_end).and_then(|trial| run(&trial, &directory));
+    let tried = prepare(store, &directory, back_end).and_then(|trial| run(&trial, &directory));
     match tried {
         Ok(refused) => Ok(refused),
         // A file system that cannot even hold the files, such as one without attributes, works no better.
@@ -127,7 +128,7 @@ fn attempt(lease: &Lease, back_end: BackEnd) -> Result<Option<String>, StackErro
     }
 }
 
-fn prepare(directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
+fn prepare(store: &Store, directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
     let mapping = super::default_mapping();
     let [objects, stub_pool, farm_pool, metadata, place, work] =
         ["objects", "stub-pool", "farm-pool", "metadata", "merged", "work"].map(|name| directory.join(name));
@@ -140,6 +141,9 @@ fn prepare(directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
         std::fs::create_dir_all(path).map_err(io(path))?;
     }
     std::fs::write(&object, CONTENT).map_err(io(&object))?;
+    // The file systems of shared stores have a say, too.
+    let shared = store.shared().iter().map(|store| store.layout().objects());
+    let objects = std::iter::once(objects).chain(shared).collect();
     let sources = Sources { objects, stub_pool, farm_pool, disk: infradev_store::Disk::default() };
     let tree = tree();
     write_metadata(&tree, back_end, &sources, &metadata)?;

@@ -18,6 +18,7 @@ use super::siblings::{self, Preference, Siblings};
 use super::{LockError, LockOptions, LockReport, Outcome, Sharing, owner_of, sdist, target};
 use crate::build::BuildError;
 use crate::session::Session;
+use crate::ui::counted;
 
 /// A run that makes locks.
 pub(super) struct Work<'a> {
@@ -118,7 +119,7 @@ impl<'a> Work<'a> {
             error => error,
         });
         let (word, remark) = match &resolved {
-            Ok(lock) => ("resolved", format!("{} packages", lock.packages().len())),
+            Ok(lock) => ("resolved", counted(lock.packages().len(), "package")),
             Err(_) => ("failed", String::new()),
         };
         self.session.ui.finished(&label, word, &remark);
@@ -162,7 +163,7 @@ impl<'a> Work<'a> {
         self.session.ui.started(&label);
         let made = self.make(recipe, &request, own.as_ref(), digest);
         let (word, remark) = match &made {
-            Ok(made) => ("resolved", format!("{} packages", made.lock.packages().len())),
+            Ok(made) => ("resolved", counted(made.lock.packages().len(), "package")),
             Err(_) => ("failed", String::new()),
         };
         self.session.ui.finished(&label, word, &remark);

@@ -35,9 +35,12 @@ pub struct ActionRecord {
 }
 
 impl Store {
-    /// Returns the record of `key`, if all its layers are in the store.
+    /// Returns the record of `key`, if all its layers are in the store, or in the shared store that has the record.
     pub fn step(&self, key: &StepKey) -> Result<Option<ActionRecord>> {
-        self.index().step(key)
+        match self.index()?.step(key)? {
+            None => Ok(self.shared_step(key)),
+            found => Ok(found),
+        }
     }
 
     /// Lists the keys of all records, readable or not.
@@ -51,13 +54,21 @@ impl Store {
         read_json(&self.layout().step(key))
     }
 
-    /// Returns every record, newest first.
+    /// Returns every record, those of shared stores too; of each store newest first.
     pub fn steps(&self) -> Result<Vec<ActionRecord>> {
-        self.index().steps(None)
+        self.select_steps(None)
     }
 
-    /// Returns the records of one kind and label, newest first.
+    /// Returns the records of one kind and label, those of shared stores too; of each store newest first.
     pub fn steps_labelled(&self, kind: &str, label: &str) -> Result<Vec<ActionRecord>> {
-        self.index().steps(Some((kind, label)))
+        self.select_steps(Some((kind, label)))
+    }
+
+    fn select_steps(&self, only: Option<(&str, &str)>) -> Result<Vec<ActionRecord>> {
+        let mut found = vec![];
+        for store in self.everywhere() {
+            found.extend(store.index()?.steps(only)?);
+        }
+        Ok(found)
     }
 }

@@ -133,7 +133,7 @@ impl Store {
                 self.disk().sync_file_system(root).at("sync", root)?;
             }
             // Rows first, then names, then bytes: at no moment does a row or a name stand for missing bytes.
-            self.index().remove(&layers)?;
+            self.index()?.remove(&layers)?;
             self.remove_steps(&steps)?;
             for layer in &layers {
                 self.disk().remove_tree(&self.layout().layer(layer))?;
@@ -175,7 +175,7 @@ impl Store {
         let dead = HashSet::from([*layer]);
         let steps: Vec<StepKey> =
             self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
-        self.index().remove(&[*layer])?;
+        self.index()?.remove(&[*layer])?;
         self.remove_steps(&steps)?;
         self.disk().remove_tree(&self.layout().layer(layer))?;
         Ok(true)
@@ -200,9 +200,13 @@ impl Store {
         let mut live = Live::default();
         for (path, stack) in file_roots(self)? {
             live.roots += 1;
-            let absent = |layer: &&LayerId| fs::symlink_metadata(self.layout().layer(layer)).is_err();
+            // What stands under the name of a layer is judged when its objects are read.
+            let absent = |layer: &&LayerId| {
+                fs::symlink_metadata(self.layout().layer(layer)).is_err() && !self.reaches_layer(layer)
+            };
             if let Some(layer) = stack.layers.iter().chain(&stack.also).find(absent) {
-                let detail = format!("its layer {layer} is missing");
+                let detail =
+                    format!("its layer {layer} is neither here nor in a shared store that was named");
                 return Err(Error::UnreadableRoot { path, detail });
             }
             live.stacks.insert(stack.id());
@@ -283,7 +287,7 @@ impl Store {
     }
 
     fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
-        self.index().remove_steps(steps)?;
+        self.index()?.remove_steps(steps)?;
         for step in steps {
             self.disk().remove_tree(&self.layout().step(step))?;
         }

@@ -26,7 +26,7 @@ use crate::error::{Context, Error, Result};
 use crate::index::LayerRow;
 use crate::lock::{Lock, Mode};
 use crate::pack::Tier;
-use crate::references;
+use crate::references::{self, Reference};
 use crate::{LayerId, Lease, ObjectId, Store};
 
 /// Content up to this many bytes is held in memory and hashed before anything is written, so that known
@@ -184,10 +184,12 @@ impl Ingest<'_> {
         Ok((object, size))
     }
 
-    /// Takes `encoding` as a layer, all of whose objects were put or are in the store.
+    /// Takes `encoding` as a layer, all of whose objects were put or are in the store. Those of a shared store are
+    /// copied: a layer and its objects are in one store.
     pub fn put_layer(&self, encoding: &[u8]) -> Result<LayerId> {
         let layer = LayerId::of(encoding);
         let (references, _) = references::read_head(encoding)?;
+        self.copy_shared(&references)?;
         let bytes = references.iter().map(|reference| reference.size).sum();
         let row = LayerRow { layer, objects: references.len() as u64, bytes, tier: Tier::Hot };
         let encoded = match self.store.has_layer(&layer) && self.store.trusts_layer(&layer) {
@@ -196,6 +198,25 @@ impl Ingest<'_> {
         };
         unpoisoned(&self.layers).push(NewLayer { row, references, encoded });
         Ok(layer)
+    }
+
+    fn copy_shared(&self, references: &[Reference]) -> Result<()> {
+        if self.store.shared().is_empty() {
+            return Ok(());
+        }
+        for reference in references {
+            if !self.knows(&reference.object, reference.size)?
+                && let Some(path) = self.store.shared_object(reference)
+            {
+                let mut file = File::open(&path).at("open", &path)?;
+                match self.put_file(&mut file) {
+                    Ok(_) => {}
+                    Err(PutError::Read(error)) => return Err(error).at("read", &path),
+                    Err(PutError::Store(error)) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn stage(&self, encoding: &[u8]) -> Result<(PathBuf, DiskFile)> {
@@ -266,7 +287,7 @@ impl Ingest<'_> {
         }
         self.sync()?;
         let rows: Vec<LayerRow> = layers.iter().map(|layer| layer.row).collect();
-        self.store.index().add(&rows, &steps)?;
+        self.store.index()?.add(&rows, &steps)?;
         Ok(committed)
     }
 

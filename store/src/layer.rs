@@ -12,7 +12,7 @@ use crate::{LayerId, Store};
 const MAX_ENCODING: u64 = 1 << 30;
 
 impl Store {
-    /// Whether the layer is in the store, and so complete and durable.
+    /// Whether the layer is in the store itself, and so complete and durable.
     pub fn has_layer(&self, layer: &LayerId) -> bool {
         is_present(self.layout(), layer)
     }
@@ -52,20 +52,26 @@ impl Store {
     }
 
     fn decoder(&self, layer: &LayerId) -> Result<impl Read + use<>> {
-        let path = self.layout().layer(layer);
-        let file = match File::open(&path) {
-            Ok(file) => file,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(Error::NoLayer(*layer)),
-            Err(error) => return Err(error).at("open", &path),
-        };
-        zstd::Decoder::new(file).at("read", &path)
+        for store in self.everywhere() {
+            let path = store.layout().layer(layer);
+            match File::open(&path) {
+                Ok(file) => return zstd::Decoder::new(file).at("read", &path),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error).at("open", &path),
+            }
+        }
+        Err(Error::NoLayer(*layer))
     }
 
-    /// Returns how many bytes the encoding of `layer` takes on disk.
+    /// Returns how many bytes the encoding of `layer` takes on the disk of this store: none if it is in a shared one.
     pub fn encoding_bytes(&self, layer: &LayerId) -> Result<u64> {
         use std::os::unix::fs::MetadataExt;
         let path = self.layout().layer(layer);
-        Ok(fs::metadata(&path).at("inspect", &path)?.blocks() * 512)
+        match fs::metadata(&path) {
+            Ok(metadata) => Ok(metadata.blocks() * 512),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound && self.reaches_layer(layer) => Ok(0),
+            Err(error) => Err(error).at("inspect", &path),
+        }
     }
 }
 

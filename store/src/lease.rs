@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk::{Disk, DiskFile};
 use crate::error::{Context, Error, Result};
+use crate::layer::is_present;
 use crate::layout::Layout;
 use crate::lock::{Lock, Mode};
 use crate::{LayerId, StackId, Store};
@@ -43,6 +44,8 @@ enum Need {
 pub struct Lease {
     id: String,
     layout: Layout,
+    /// Where else layers may be.
+    shared: Vec<Layout>,
     disk: Disk,
     file: DiskFile,
 }
@@ -80,7 +83,10 @@ impl Store {
                 }
             });
             match named {
-                Ok(true) => return Ok(Lease { id, layout, disk, file }),
+                Ok(true) => {
+                    let shared = self.shared.iter().map(|store| store.layout().clone()).collect();
+                    return Ok(Lease { id, layout, shared, disk, file });
+                }
                 Ok(false) => {}
                 Err(error) => {
                     let _swept_later = disk.remove_file(&hidden);
@@ -159,13 +165,15 @@ impl Lease {
         Ok(path)
     }
 
-    /// Claims `layers`, and returns those that are not in the store (any more).
+    /// Claims `layers`, and returns those that are neither in the store (any more) nor in a shared one.
     ///
-    /// After this, garbage collection keeps the others as long as the lease lives.
+    /// After this, garbage collection keeps those of the store as long as the lease lives.
     pub fn hold(&self, layers: &[LayerId]) -> Result<Vec<LayerId>> {
         let _commit = Lock::wait(&self.layout.commit_lock(), Mode::Shared)?;
         self.note(layers)?;
-        Ok(layers.iter().filter(|layer| !crate::layer::is_present(&self.layout, layer)).copied().collect())
+        let layouts = std::iter::once(&self.layout).chain(&self.shared);
+        let is_there = |layer: &LayerId| layouts.clone().any(|layout| is_present(layout, layer));
+        Ok(layers.iter().filter(|layer| !is_there(layer)).copied().collect())
     }
 
     /// Claims the image and the stub tree of `stack`.

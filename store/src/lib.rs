@@ -21,11 +21,12 @@ pub mod references;
 mod repair;
 mod roots;
 mod seal;
+mod shared;
 mod trash;
 mod usage;
 mod verify;
 
-use std::sync::MutexGuard;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use action::ActionRecord;
 pub use digest::{LayerId, ObjectId, PackId, ParseIdError, StackId, StepKey};
@@ -43,8 +44,18 @@ pub use usage::Usage;
 pub use verify::{Depth, Finding, Progress, Report, Subject};
 
 impl Store {
-    fn index(&self) -> MutexGuard<'_, index::Index> {
+    fn index(&self) -> Result<MutexGuard<'_, index::Index>> {
+        let index = match self.index.get() {
+            Some(index) => index,
+            None => {
+                let opened = match self.access() {
+                    Access::Write => index::Index::open(self.layout(), self.disk())?,
+                    Access::Read => index::Index::open_for_reading(self.layout())?,
+                };
+                self.index.get_or_init(|| Mutex::new(opened))
+            }
+        };
         // A panic while the index was held rolled its transaction back.
-        self.index.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        Ok(index.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use crate::disk::{Disk, Faults};
 use crate::error::{Context, Error, Result};
@@ -59,7 +59,10 @@ pub struct Store {
     access: Access,
     file_system: FileSystem,
     disk: Disk,
-    pub(crate) index: Mutex<Index>,
+    /// Opened when it is first asked: mounts do without.
+    pub(crate) index: OnceLock<Mutex<Index>>,
+    /// Stores of somebody else that are read in place, in the order in which they are searched.
+    pub(crate) shared: Vec<Store>,
     pub(crate) doubts: Mutex<Doubts>,
     pub(crate) tables: Mutex<Tables>,
 }
@@ -88,13 +91,11 @@ impl Store {
         if access == Access::Write {
             rustix::fs::access(layout.root(), rustix::fs::Access::WRITE_OK).at("write to", layout.root())?;
         }
-        let index = match access {
-            Access::Write => Index::open(&layout, &disk)?,
-            Access::Read => Index::open_for_reading(&layout)?,
-        };
-        let (index, doubts, tables) = (Mutex::new(index), Mutex::default(), Mutex::default());
-        let store = Self { layout, access, file_system, disk, index, doubts, tables };
+        let (index, doubts, tables, shared) = (OnceLock::new(), Mutex::default(), Mutex::default(), vec![]);
+        let store = Self { layout, access, file_system, disk, index, shared, doubts, tables };
         if access == Access::Write {
+            // Now, so that one which was lost is made before anything relies on it.
+            drop(store.index()?);
             store.sweep()?;
         }
         Ok(store)

@@ -59,6 +59,11 @@ impl Store {
         Ok(names.filter(|pack| self.layout().pack(pack).is_file()).collect())
     }
 
+    /// Whether there are packs in this store.
+    pub(crate) fn has_packs(&self) -> Result<bool> {
+        Ok(!self.pack_names()?.is_empty())
+    }
+
     /// Lists the places where packs were mounted that are neither there nor in the trash any more.
     ///
     /// A process that was about to use such a mount had a lease, which kept the pack in the trash.

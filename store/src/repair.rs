@@ -32,7 +32,7 @@ impl Store {
     /// Makes the index anew from the files.
     pub fn repair_index(&self) -> Result<()> {
         self.writable()?;
-        self.index().remake()
+        self.index()?.remake()
     }
 
     /// Writes the record of `key` anew from the index; if the index has none, removes it, and the step will run
@@ -40,11 +40,11 @@ impl Store {
     pub fn repair_record(&self, key: &StepKey) -> Result<bool> {
         self.writable()?;
         let path = self.layout().step(key);
-        let known = self.index().step(key)?;
+        let known = self.index()?.step(key)?;
         match &known {
             Some(record) => self.write_atomically(&path, record)?,
             None => {
-                self.index().remove_steps(&[*key])?;
+                self.index()?.remove_steps(&[*key])?;
                 self.disk().remove_tree(&path)?;
             }
         }

@@ -3,6 +3,7 @@
 //! A root is a built task variant, a pin, an environment or a live lease. The first three have the same JSON
 //! head, a list of layers; whatever else their owner writes beside it is not the store's business.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
@@ -66,9 +67,14 @@ impl Store {
         self.write_atomically(&self.root_file(kind, name), value)
     }
 
-    /// Reads the root `name`; `None` if there is none.
+    /// Reads the root `name`; `None` if there is none. A task may also be one of a shared store.
     pub fn root<T: DeserializeOwned>(&self, kind: RootKind, name: &str) -> Result<Option<T>> {
-        read_json(&self.root_file(kind, name))
+        for store in self.searched_for(kind) {
+            if let Some(root) = read_json(&store.root_file(kind, name))? {
+                return Ok(Some(root));
+            }
+        }
+        Ok(None)
     }
 
     /// Removes the root `name`; returns whether it was there.
@@ -90,10 +96,20 @@ impl Store {
             .map(|kind| (kind, name))
     }
 
-    /// Lists the names of the roots of one kind.
+    /// Lists the names of the roots of one kind, each once; the tasks of shared stores too.
     pub fn root_names(&self, kind: RootKind) -> Result<Vec<String>> {
-        let names = crate::lease::names(&self.layout().directory(kind.directory()))?;
-        Ok(names.iter().filter_map(|name| name.strip_suffix(".json")).map(unescape).collect())
+        let mut all = BTreeSet::new();
+        for store in self.searched_for(kind) {
+            let names = crate::lease::names(&store.layout().directory(kind.directory()))?;
+            all.extend(names.iter().filter_map(|name| name.strip_suffix(".json")).map(unescape));
+        }
+        Ok(all.into_iter().collect())
+    }
+
+    /// Pins keep layers of their own store; what a task was built from is worth knowing wherever it is.
+    fn searched_for(&self, kind: RootKind) -> impl Iterator<Item = &Store> {
+        let shared = if kind == RootKind::Task { self.shared.as_slice() } else { &[] };
+        std::iter::once(self).chain(shared)
     }
 
     /// Writes a new JSON file of the store with its seal, complete before anything that it is in gets a name.

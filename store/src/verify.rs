@@ -192,7 +192,7 @@ impl Store {
                 Ok(None) => {}
                 Ok(Some(stack)) => {
                     let all = stack.layers.into_iter().chain(stack.also);
-                    let missing: Vec<_> = all.filter(|layer| !self.has_layer(layer)).collect();
+                    let missing: Vec<_> = all.filter(|layer| !self.reaches_layer(layer)).collect();
                     if !missing.is_empty() {
                         let detail = format!("{} of its layers are missing", missing.len());
                         report.note_damage(subject, detail, missing);
@@ -242,18 +242,18 @@ impl Store {
     }
 
     fn check_index(&self, depth: Depth, report: &mut Report) -> Result<()> {
-        for layer in self.index().layer_rows()? {
+        for layer in self.index()?.layer_rows()? {
             if !self.has_layer(&layer) {
                 let detail = format!("has layer {layer}, which is gone");
                 report.note_damage(Subject::Index, detail, vec![layer]);
             }
         }
         if depth == Depth::ReadData
-            && let Some(detail) = self.index().check()
+            && let Some(detail) = self.index()?.check()
         {
             report.note_damage(Subject::Index, detail, vec![]);
         }
-        for key in self.index().broken_rows()? {
+        for key in self.index()?.broken_rows()? {
             report.note_damage(Subject::Index, format!("its record of {key} is damaged"), vec![]);
         }
         Ok(())

@@ -4,6 +4,7 @@ mod conformance;
 mod exec;
 mod named;
 mod sandbox;
+mod shared;
 mod source;
 
 use crate::support::{Need, Place, TASK, User, lacks};

@@ -8,8 +8,8 @@ mod repository;
 mod walk;
 
 pub(crate) use catalog::{PROJECT, TASK, host_python, lock_of};
-pub(crate) use machine::{Need, lacks, long, rounds, work_directory};
+pub(crate) use machine::{Need, is_root, lacks, long, rounds, work_directory};
 pub(crate) use packages::{Package, downloaded, sdist, wheel};
-pub(crate) use place::{Place, User, assert_failed, wait_until};
+pub(crate) use place::{Finished, Place, User, assert_failed, wait_until};
 pub(crate) use repository::Repository;
 pub(crate) use walk::{Seen, walk};

@@ -1,15 +1,58 @@
 //! The bytes of an object in a file of its own: shared blocks where the file system has them, else a copy.
 
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 use infradev_store::{ObjectId, object_name};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// Fills the empty file `to` with the `size` bytes of an object.
-pub(crate) fn copy_object(objects: &OwnedFd, object: ObjectId, size: u64, to: &OwnedFd) -> Result<(), Errno> {
+use super::{CheckoutError, open_directory};
+
+/// The directories in which objects are found: the store's own, then those of shared stores.
+pub(crate) struct Objects {
+    own: OwnedFd,
+    shared: Vec<OwnedFd>,
+}
+
+impl Objects {
+    /// Opens the directories, of which there is at least the first.
+    pub(crate) fn open(directories: &[PathBuf]) -> Result<Self, CheckoutError> {
+        let (own, shared) = directories.split_first().expect("a store has objects");
+        let shared = shared.iter().map(|path| open_directory(path)).collect::<Result<_, _>>()?;
+        Ok(Self { own: open_directory(own)?, shared })
+    }
+
+    /// The store's own.
+    pub(crate) fn own(&self) -> &OwnedFd {
+        &self.own
+    }
+
+    /// Opens an object of the store's own.
+    pub(crate) fn open_own(&self, object: &ObjectId) -> Result<OwnedFd, Errno> {
+        open_object(&self.own, object)
+    }
+
+    fn open_any(&self, object: &ObjectId) -> Result<OwnedFd, Errno> {
+        let mut found = self.open_own(object);
+        for directory in &self.shared {
+            if !matches!(found, Err(Errno::NOENT)) {
+                break;
+            }
+            found = open_object(directory, object);
+        }
+        found
+    }
+}
+
+fn open_object(directory: &OwnedFd, object: &ObjectId) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let from = rustix::fs::openat(objects, object_name(&object), flags, Mode::empty())?;
+    rustix::fs::openat(directory, object_name(object), flags, Mode::empty())
+}
+
+/// Fills the empty file `to` with the `size` bytes of an object.
+pub(crate) fn copy_object(objects: &Objects, object: ObjectId, size: u64, to: &OwnedFd) -> Result<(), Errno> {
+    let from = objects.open_any(&object)?;
     let copied = match rustix::fs::ioctl_ficlone(to, &from) {
         Ok(()) => rustix::fs::fstat(to)?.st_size as u64,
         // The errors of file systems that share no blocks, or not between these two, differ.

@@ -36,7 +36,7 @@ impl Ground {
     fn farm(&self, name: &str, entries: &[(&str, Kind)]) -> CheckoutStats {
         let tree = merge([&tree(entries.iter().cloned())]);
         let [objects, pool, out] = ["objects", "pool", name].map(|below| self.directory.path().join(below));
-        write_farm(&tree, &objects, &pool, farm_owners(), &out).unwrap()
+        write_farm(&tree, std::slice::from_ref(&objects), &pool, farm_owners(), &out).unwrap()
     }
 
     /// Number, mode and time.
@@ -139,7 +139,7 @@ fn a_damaged_object_is_not_multiplied() {
     fs::write(ground.object(), "short").unwrap();
     let tree = merge([&tree([("a", file(0o644, 5))])]);
     let [objects, pool, out] = ["objects", "pool", "1"].map(|below| ground.directory.path().join(below));
-    assert!(write_farm(&tree, &objects, &pool, farm_owners(), &out).is_err());
+    assert!(write_farm(&tree, std::slice::from_ref(&objects), &pool, farm_owners(), &out).is_err());
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_farm_is_the_tree() {
     let mut inodes = vec![];
     for turn in ["first", "second"] {
         let out = root.join(turn);
-        write_farm(&tree, &root.join("objects"), &root.join("pool"), farm_owners(), &out).unwrap();
+        write_farm(&tree, &[root.join("objects")], &root.join("pool"), farm_owners(), &out).unwrap();
         let owner = Some(rustix::process::geteuid().as_raw()).filter(|&uid| uid != 0);
         assert_same(&walk(&out), &expected(&tree, owner));
         inodes.push(fs::metadata(out.join("plain")).unwrap().ino());

@@ -36,11 +36,17 @@ fn ground(back_end: BackEnd) -> (tempfile::TempDir, Overlay, PathBuf) {
     write_metadata(
         &tree,
         back_end,
-        &Sources { objects: objects.clone(), stub_pool, farm_pool, disk: infradev_store::Disk::default() },
+        &Sources {
+            objects: vec![objects.clone()],
+            stub_pool,
+            farm_pool,
+            disk: infradev_store::Disk::default(),
+        },
         &metadata,
     )
     .unwrap();
-    let overlay = Overlay { back_end, metadata, objects, packs: vec![], upper: Upper { upper, work } };
+    let overlay =
+        Overlay { back_end, metadata, objects: vec![objects], packs: vec![], upper: Upper { upper, work } };
     (directory, overlay, place)
 }
 
@@ -75,7 +81,7 @@ fn privileged_an_image_on_a_loop_device_attached_and_by_name() {
     let image = erofs_from(&device, &overlay.metadata).unwrap();
     drop(kept);
     attach(&image, &place).unwrap();
-    let data = vec![open_path(&overlay.objects).unwrap()];
+    let data = vec![open_path(&overlay.objects[0]).unwrap()];
     let (upper, work) = (open_path(&overlay.upper.upper).unwrap(), open_path(&overlay.upper.work).unwrap());
     let layers = Layers { lower: image.as_fd(), data, upper, work };
     let mounted = layers.mount_by_name(FOLLOWING);

@@ -328,7 +328,7 @@ impl Store {
         // One whose head cannot be read needs a look at every mount.
         let tier = |layer: &LayerId| tier(layer).unwrap_or((*layer, Tier::Mixed));
         let tiers: Vec<_> = self.layers()?.par_iter().map(tier).collect();
-        self.index().set_tiers(&tiers)
+        self.index()?.set_tiers(&tiers)
     }
 
     /// Returns the objects whose plain copies may be opened at any moment.

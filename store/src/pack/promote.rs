@@ -22,19 +22,34 @@ pub struct Promoted {
     pub bytes: u64,
 }
 
+/// A pack, and the store that it is in.
+type Place<'a> = (&'a Store, Arc<Pack>);
+
+/// Finds a pack to make an object plain from; none if that is not needed, or not possible.
+type FindPack = for<'a> fn(&'a Store, &Reference) -> Result<Option<Place<'a>>>;
+
+impl Promoted {
+    fn add(&mut self, other: Self) {
+        self.objects += other.objects;
+        self.bytes += other.bytes;
+    }
+}
+
 impl Store {
     /// Makes every object of `layers` plain. The caller's lease holds the layers, so they stay so.
     ///
     /// Costs one question to the index if none of them was packed, and a listing if nothing is.
     pub fn promote_layers(&self, layers: &[LayerId], lease: &Lease) -> Result<Promoted> {
-        if self.pack_names()?.is_empty() {
-            return Ok(Promoted::default());
+        if !self.has_packs()? {
+            return self.promote_shared_layers(layers, lease);
         }
-        let hot = self.index().hot_layers()?;
-        let cold: Vec<LayerId> = layers.iter().filter(|layer| !hot.contains(layer)).copied().collect();
+        let hot = self.index()?.hot_layers()?;
+        let is_cold = |layer: &&LayerId| !hot.contains(layer) && self.has_layer(layer);
+        let cold: Vec<LayerId> = layers.iter().filter(is_cold).copied().collect();
         let references: Vec<Vec<Reference>> =
             cold.par_iter().map(|layer| self.references(layer)).collect::<Result<_>>()?;
-        let promoted = self.promote(&references.concat(), lease)?;
+        let mut promoted = self.promote(&references.concat(), lease)?;
+        promoted.add(self.promote_shared_layers(layers, lease)?);
         if !cold.is_empty() {
             let _commit = Lock::wait(&self.layout().commit_lock(), Mode::Shared)?;
             let is_plain = |references: &Vec<Reference>| {
@@ -42,20 +57,52 @@ impl Store {
             };
             let plain = cold.iter().zip(&references).filter(|(_, references)| is_plain(references));
             let tiers: Vec<(LayerId, Tier)> = plain.map(|(layer, _)| (*layer, Tier::Hot)).collect();
-            let _looked_at_again_next_time = self.index().set_tiers(&tiers);
+            let _looked_at_again_next_time = self.index()?.set_tiers(&tiers);
         }
         Ok(promoted)
     }
 
+    /// Makes every object of `layers` plain, here, that only a pack of a shared store has: such packs are not
+    /// mounted. Looks at the layers of shared stores with packs alone.
+    pub fn promote_shared_layers(&self, layers: &[LayerId], lease: &Lease) -> Result<Promoted> {
+        let mut references = vec![];
+        for store in self.shared() {
+            if store.has_packs()? {
+                let theirs = layers.iter().filter(|layer| !self.has_layer(layer) && store.has_layer(layer));
+                for layer in theirs {
+                    references.extend(store.references(layer)?);
+                }
+            }
+        }
+        self.promote_listed(&references, Self::shared_pack_if_not_plain, lease)
+    }
+
     /// Makes those of `objects` plain that are only in packs; what is in no pack is none of this function's business.
     pub fn promote(&self, objects: &[Reference], lease: &Lease) -> Result<Promoted> {
-        if self.packed_only(objects)?.is_empty() {
+        if !self.has_packs()? {
+            return self.promote_shared(objects, lease);
+        }
+        self.promote_listed(objects, Self::pack_if_not_plain, lease)
+    }
+
+    /// Makes those of `objects` plain that only a pack of a shared store has.
+    pub fn promote_shared(&self, objects: &[Reference], lease: &Lease) -> Result<Promoted> {
+        for store in self.shared() {
+            if store.has_packs()? {
+                return self.promote_listed(objects, Self::shared_pack_if_not_plain, lease);
+            }
+        }
+        Ok(Promoted::default())
+    }
+
+    fn promote_listed(&self, objects: &[Reference], find: FindPack, lease: &Lease) -> Result<Promoted> {
+        if self.packed_only(objects, find)?.is_empty() {
             return Ok(Promoted::default());
         }
         self.writable()?;
         // One process writes what several need at once.
         let _one_at_a_time = Lock::wait_directory(&self.layout().objects())?;
-        let wanted = self.packed_only(objects)?;
+        let wanted = self.packed_only(objects, find)?;
         if wanted.is_empty() {
             return Ok(Promoted::default());
         }
@@ -63,7 +110,7 @@ impl Store {
         let root = self.layout().root();
         let written: Vec<PathBuf> = wanted
             .par_iter()
-            .map(|(reference, pack)| self.unpack(reference, pack, &directory))
+            .map(|(reference, place)| self.unpack(reference, place, &directory))
             .collect::<Result<_>>()?;
         self.disk().sync_file_system(root).at("sync", root)?;
         {
@@ -84,11 +131,11 @@ impl Store {
     }
 
     /// Returns those of `objects` that are in a pack and not plain, each once.
-    fn packed_only(&self, objects: &[Reference]) -> Result<Vec<(Reference, Arc<Pack>)>> {
+    fn packed_only(&self, objects: &[Reference], find: FindPack) -> Result<Vec<(Reference, Place<'_>)>> {
         let mut found = vec![];
         for reference in objects {
-            if let Some(pack) = self.pack_if_not_plain(reference)? {
-                found.push((*reference, pack));
+            if let Some(place) = find(self, reference)? {
+                found.push((*reference, place));
             }
         }
         found.sort_unstable_by_key(|(reference, _)| *reference);
@@ -96,20 +143,30 @@ impl Store {
         Ok(found)
     }
 
-    fn pack_if_not_plain(&self, reference: &Reference) -> Result<Option<Arc<Pack>>> {
+    fn pack_if_not_plain(&self, reference: &Reference) -> Result<Option<Place<'_>>> {
         match self.tier_of(reference) {
-            Some(Tier::Packed) => self.pack_of(&reference.object, reference.size),
-            _ => Ok(None),
+            Some(Tier::Packed) => {
+                Ok(self.pack_of(&reference.object, reference.size)?.map(|pack| (self, pack)))
+            }
+            Some(_) => Ok(None),
+            None => self.shared_pack_if_not_plain(reference),
+        }
+    }
+
+    fn shared_pack_if_not_plain(&self, reference: &Reference) -> Result<Option<Place<'_>>> {
+        match self.tier_of(reference).is_some() || self.shared_object(reference).is_some() {
+            true => Ok(None),
+            false => self.shared_pack_of(reference),
         }
     }
 
     /// Writes an object of a pack to a file in `directory`, ready to be renamed.
-    fn unpack(&self, reference: &Reference, pack: &Arc<Pack>, directory: &Path) -> Result<PathBuf> {
+    fn unpack(&self, reference: &Reference, place: &Place<'_>, directory: &Path) -> Result<PathBuf> {
         let path = directory.join(reference.object.to_hex());
-        let mut pack = Arc::clone(pack);
+        let (store, mut pack) = place.clone();
         loop {
             let packed = pack.table.find(&reference.object).ok_or(Error::NoObject(reference.object))?;
-            if let Some(reading) = self.open_pack(&pack)? {
+            if let Some(reading) = store.open_pack(&pack)? {
                 let mut file = self.disk().create(&path, 0o444).at("create", &path)?;
                 let id = pack.id;
                 reading.read(packed, |block| file.write_all(block)).map_err(|unread| match unread {
@@ -123,19 +180,21 @@ impl Store {
             }
             // Rewritten since it was listed: another one has the object.
             pack =
-                self.pack_of(&reference.object, reference.size)?.ok_or(Error::NoObject(reference.object))?;
+                store.pack_of(&reference.object, reference.size)?.ok_or(Error::NoObject(reference.object))?;
         }
     }
 
     /// Makes one object plain, if it is packed, and returns where it is.
     pub fn plain(&self, object: &ObjectId, lease: &Lease) -> Result<PathBuf> {
-        let path = self.layout().object(object);
-        if !path.exists() {
-            let packs = self.packs()?;
+        if let Some(path) = self.plain_object(object) {
+            return Ok(path);
+        }
+        for store in self.everywhere() {
+            let packs = store.packs()?;
             if let Some(packed) = packs.iter().find_map(|pack| pack.table.find(object)) {
                 self.promote(&[Reference { object: *object, size: packed.size }], lease)?;
             }
         }
-        Ok(path)
+        Ok(self.layout().object(object))
     }
 }
