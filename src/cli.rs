@@ -118,6 +118,10 @@ enum Command {
         /// The name of the pin
         name: String,
     },
+    /// Publish built tasks as container images, uploading only what is missing there
+    Push(commands::push::PushArgs),
+    /// Fetch published tasks, only what is missing here
+    Pull(commands::pull::PullArgs),
     /// Check that the store is whole
     Verify(commands::verify::VerifyArgs),
     /// Say what this machine and this store allow
@@ -215,6 +219,8 @@ fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
         Command::Gc(arguments) => commands::gc::run(session, &arguments),
         Command::Pin { task, name } => commands::pin::pin(session, &task, name.as_deref()),
         Command::Unpin { name } => commands::pin::unpin(session, &name),
+        Command::Push(arguments) => commands::push::run(session, &arguments),
+        Command::Pull(arguments) => commands::pull::run(session, &arguments),
         Command::Verify(arguments) => commands::verify::run(session, &arguments),
         Command::Doctor => commands::doctor::run(session),
         Command::Completions { shell } => {

@@ -11,6 +11,8 @@ pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod pin;
 pub(crate) mod plan;
+pub(crate) mod pull;
+pub(crate) mod push;
 pub(crate) mod quickstart;
 mod reading;
 pub(crate) mod rm;

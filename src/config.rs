@@ -15,6 +15,7 @@ struct FileConfig {
     store: Option<PathBuf>,
     store_ro: Option<Vec<PathBuf>>,
     catalogs: Option<Vec<PathBuf>>,
+    trust: Option<Vec<String>>,
     index: Option<String>,
     jobs: Option<usize>,
     back_end: Option<BackEnd>,
@@ -46,6 +47,8 @@ pub struct Config {
     pub store_ro: Setting<Vec<PathBuf>>,
     /// The catalogs, later ones over earlier ones.
     pub catalogs: Setting<Vec<PathBuf>>,
+    /// Repositories whose action records are taken: `host/repository`, and everything below it.
+    pub trust: Setting<Vec<String>>,
     /// The package index, if one is configured.
     pub index: Option<Setting<String>>,
     /// Source URLs, and where to fetch from instead.
@@ -117,6 +120,7 @@ impl Config {
             store: Setting::new(default_store, "default"),
             store_ro: Setting::new(vec![], "default"),
             catalogs: Setting::new(shipped_catalog().into_iter().collect(), "default"),
+            trust: Setting::new(vec![], "default"),
             index: None,
             mirrors: BTreeMap::new(),
             jobs: Setting::new(std::thread::available_parallelism().map_or(1, usize::from), "default"),
@@ -143,7 +147,8 @@ impl Config {
             CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
         let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        const KNOWN: [&str; 7] = ["store", "store-ro", "catalogs", "index", "jobs", "back-end", "mirrors"];
+        const KNOWN: [&str; 8] =
+            ["store", "store-ro", "catalogs", "trust", "index", "jobs", "back-end", "mirrors"];
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             self.warnings.push(format!(
                 "{}: unknown key `{key}`; known are {}",
@@ -162,6 +167,9 @@ impl Config {
         }
         if let Some(catalogs) = file.catalogs {
             self.catalogs = Setting::new(catalogs.into_iter().map(beside).collect(), &origin);
+        }
+        if let Some(trust) = file.trust {
+            self.trust = Setting::new(trust, &origin);
         }
         if let Some(index) = file.index {
             self.index = Some(Setting::new(index, &origin));
@@ -232,6 +240,15 @@ impl Config {
         for (url, place) in overrides.mirrors {
             self.mirrors.insert(url, Setting::new(place, "--mirror"));
         }
+    }
+
+    /// Whether action records of the place `name` are taken.
+    pub fn trusts(&self, name: &str) -> bool {
+        let is_below = |trusted: &String| {
+            name.strip_prefix(trusted.trim_end_matches('/'))
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        self.trust.value.iter().any(is_below)
     }
 
     /// Returns the caller's values of variables that a build step declares to be harmless.

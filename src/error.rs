@@ -2,10 +2,15 @@
 
 use std::fmt;
 
+use infradev_layers::BlobError;
+
 use crate::build::BuildError;
 use crate::env::image::StackError;
 use crate::env::launch::LaunchError;
 use crate::env::state::EnvironmentError;
+use crate::net::NetError;
+use crate::share::{RemoteError, ShareError};
+use crate::ui::bytes;
 
 /// What kind of failure; the exit code follows from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,6 +214,45 @@ impl From<LaunchError> for CommandError {
         failure.code = Some(code);
         failure.hints.extend(hint.map(str::to_owned));
         failure
+    }
+}
+
+impl From<ShareError> for CommandError {
+    fn from(error: ShareError) -> Self {
+        match error {
+            ShareError::Store(error) => error.into(),
+            ShareError::Stack(error) => error.into(),
+            ShareError::Remote(error) => error.into(),
+            ShareError::Room { needed, free } => {
+                let (needed, free) = (bytes(needed), bytes(free));
+                Self::new(
+                    Kind::Infrastructure,
+                    format!("{needed} are missing here, and the disk has {free} left"),
+                )
+                .hint("free some space; nothing was fetched")
+            }
+            ShareError::Blob(BlobError::Damaged { .. } | BlobError::Object { .. }) => {
+                Self::caused(Kind::Failed, &error)
+                    .hint("`infradev verify --read-data --repair` makes it anew")
+            }
+            _ => Self::caused(Kind::Failed, &error),
+        }
+    }
+}
+
+impl From<RemoteError> for CommandError {
+    fn from(error: RemoteError) -> Self {
+        let failure = |kind| Self::caused(kind, &error);
+        match &error {
+            RemoteError::Net(net) => failure(match net {
+                NetError::Offline { .. } => Kind::Miss,
+                _ => Kind::Infrastructure,
+            }),
+            RemoteError::Absent { .. } => failure(Kind::Miss).hint("`infradev push` publishes what is built"),
+            RemoteError::Corrupt { .. } => failure(Kind::Failed)
+                .hint("nothing of it was kept; tell those who run the place, or publish it anew"),
+            RemoteError::Io { .. } => failure(Kind::Infrastructure),
+        }
     }
 }
 

@@ -15,4 +15,5 @@ pub mod lock;
 pub mod net;
 pub mod repair;
 pub mod session;
+pub mod share;
 pub mod ui;

@@ -11,6 +11,8 @@ use crate::env::back_end::BackEnd;
 use crate::env::trial::choose;
 use crate::error::{CommandError, CommandResult, Kind, chain};
 use crate::net::{Client, NetError, PackageIndex};
+use crate::share::Remote;
+use crate::share::dir::DirRemote;
 use crate::ui::Ui;
 
 /// The surroundings of a command.
@@ -149,6 +151,15 @@ impl Session {
     pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
         let catalog = Catalog::open(&self.config.catalogs.value)?;
         Ok(catalog.grading(task)?.probes)
+    }
+
+    /// Opens a place for images: `dir:PATH`, or a repository of a registry; returns it and the tag or digest given.
+    pub fn remote(&self, text: &str) -> CommandResult<(Box<dyn Remote>, Option<String>)> {
+        match text.strip_prefix("dir:") {
+            Some("") | None => Err(CommandError::usage(format!("`{text}` is no place for images"))
+                .hint("expected dir:PATH of an image layout")),
+            Some(path) => Ok((Box::new(DirRemote::new(path)), None)),
+        }
     }
 
     /// The HTTP client.

@@ -16,6 +16,7 @@ mod erofs;
 mod farm;
 mod git;
 mod merge;
+mod oci;
 mod path;
 mod scan;
 mod stub;
@@ -37,6 +38,10 @@ pub use git::{
     CommitTree, GIT_LAYER_VERSION, GitError, GitObject, GitObjectKind, GitSource, Oid, commit_tree,
 };
 pub use merge::merge;
+pub use oci::{
+    BlobDone, BlobError, BlobSource, Compression, Frame, MAX_PART, Toc, TocError, TocPlace, split, union,
+    write_blob,
+};
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, Seen, scan};
 pub use stub::{differing_stub, write_stubs};

@@ -17,6 +17,11 @@ impl Store {
         is_present(self.layout(), layer)
     }
 
+    /// Whether the store has the object, plain or packed, as far as that can be seen without reading it.
+    pub fn has_object(&self, object: &Reference) -> bool {
+        self.trusts_object(&object.object) && self.tier_of(object).is_some()
+    }
+
     /// Lists every layer.
     pub fn layers(&self) -> Result<Vec<LayerId>> {
         let names = crate::lease::names(&self.layout().directory("layers"))?;

@@ -1,0 +1,125 @@
+//! `infradev push`.
+
+use clap::Args;
+use infradev_layers::Compression;
+use infradev_recipes::{TaskName, select};
+use serde::Serialize;
+
+use crate::build::root::BuiltTask;
+use crate::error::{CommandError, CommandResult, Kind};
+use crate::session::Session;
+use crate::share::push::{Pushed, push};
+use crate::share::tag_of;
+use crate::ui::{bytes, counted};
+
+/// Arguments of `push`.
+#[derive(Debug, Args)]
+pub(crate) struct PushArgs {
+    /// Built tasks: `project/id`, an id, a project, a glob, or `all`
+    #[arg(required = true)]
+    selectors: Vec<String>,
+    /// Where to: HOST/REPOSITORY, or dir:PATH for an image layout
+    #[arg(long, value_name = "REMOTE")]
+    to: String,
+    /// The variant [default: each that is built]
+    #[arg(long)]
+    variant: Option<String>,
+    /// The tag [default: from the task and variant, such as verl-3567-cpu]
+    #[arg(long)]
+    tag: Option<String>,
+    /// How blobs are compressed; gzip is slow, and for tools that cannot read zstd
+    #[arg(long, value_enum, default_value = "zstd")]
+    compression: CompressionChoice,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum CompressionChoice {
+    Zstd,
+    Gzip,
+}
+
+#[derive(Serialize)]
+struct Report {
+    pushed: Vec<Pushed>,
+}
+
+pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> {
+    let store = session.store()?;
+    let tasks = built_tasks(&BuiltTask::all(store)?, &arguments.selectors, arguments.variant.as_deref())?;
+    let (remote, tag) = session.remote(&arguments.to)?;
+    let tag = arguments.tag.clone().or(tag);
+    if tag.is_some() && tasks.len() > 1 {
+        return Err(CommandError::usage(format!("{} tasks cannot have one tag", tasks.len()))
+            .hint("leave the tag out: each task has its own"));
+    }
+    let compression = match arguments.compression {
+        CompressionChoice::Zstd => Compression::Zstd,
+        CompressionChoice::Gzip => Compression::Gzip,
+    };
+    let mut pushed = vec![];
+    for built in &tasks {
+        let lease = store.lease(&format!("push {}", built.name()))?;
+        let tag = tag.clone().unwrap_or_else(|| tag_of(&built.task, &built.variant));
+        let done = push(store, &lease, built, &*remote, &tag, compression, &session.ui)
+            .map_err(|error| CommandError::from(error).during(format!("push {}", built.name())))?;
+        session.ui.note(said(&done));
+        pushed.push(done);
+    }
+    let report = Report { pushed };
+    session.ui.data(&report, || {
+        report.pushed.iter().map(|done| format!("{}@{}\n", done.reference, done.digest)).collect()
+    });
+    Ok(0)
+}
+
+fn said(done: &Pushed) -> String {
+    let Pushed { task, uploaded, uploaded_bytes, mounted, present_bytes, unchanged, .. } = done;
+    if *unchanged && *uploaded == 0 {
+        return format!("{task}: nothing to do");
+    }
+    let mounted = if *mounted > 0 {
+        format!(", {} taken from another repository", counted(*mounted, "blob"))
+    } else {
+        String::new()
+    };
+    format!(
+        "{task}: {} uploaded ({}){mounted}, {} there already",
+        counted(*uploaded, "blob"),
+        bytes(*uploaded_bytes),
+        bytes(*present_bytes)
+    )
+}
+
+/// Returns the built tasks that `selectors` name.
+pub(super) fn built_tasks(
+    all: &[BuiltTask],
+    selectors: &[String],
+    variant: Option<&str>,
+) -> CommandResult<Vec<BuiltTask>> {
+    let name = |built: &BuiltTask| {
+        let (project, id) = built.task.split_once('/').unwrap_or(("", &built.task));
+        TaskName::new(project, id)
+    };
+    let names: Vec<TaskName> = all.iter().map(name).collect();
+    let mut chosen: Vec<BuiltTask> = vec![];
+    for selector in selectors {
+        let found = select(&names, selector).map_err(|error| {
+            let error = CommandError::from(error);
+            CommandError { kind: Kind::Miss, ..error }
+                .hint("only what is built can be pushed: `infradev ls`, `infradev build`")
+        })?;
+        let is_it = |built: &&BuiltTask| {
+            found.contains(&name(built)) && variant.is_none_or(|variant| variant == built.variant)
+        };
+        chosen.extend(all.iter().filter(is_it).cloned());
+    }
+    chosen.sort_by_key(BuiltTask::name);
+    chosen.dedup_by_key(|built| built.name());
+    match (chosen.is_empty(), variant) {
+        (true, Some(variant)) => Err(CommandError::new(
+            Kind::Miss,
+            format!("none of these tasks is built in the variant `{variant}`"),
+        )),
+        _ => Ok(chosen),
+    }
+}
