@@ -8,6 +8,7 @@ mod cli;
 mod env;
 mod layers;
 mod recipes;
+mod share;
 mod store;
 mod support;
 mod tidy;

@@ -1,0 +1,3 @@
+//! Sharing: what is pushed comes back as it was, and only what is missing moves.
+
+mod layout;
