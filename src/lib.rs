@@ -11,6 +11,7 @@ pub mod config;
 pub mod env;
 pub mod error;
 pub mod eval;
+mod hex;
 pub mod lock;
 pub mod net;
 pub mod repair;

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """infradev beside the tools that people use today, in one run on one machine.
 
-usage: python3 benches/peers ingest [DIR]   [--infradev PROGRAM] [--work DIR] [--json FILE]
+usage: python3 benches/peers (ingest DIR | mount TASK)   [--infradev PROGRAM] [--work DIR] [--json FILE]
 
 Every row is measured in turn, round by round, so that a busy moment hits all of them alike; the table shows
 medians, 99th percentiles where there are enough rounds, and the ratio to infradev. Peers that are not installed
-are named and left out. Needs root, and room in DIR.
+are named and left out. Needs root, and room in the work directory: up to five times the input.
 """
 
 import argparse
@@ -16,8 +16,8 @@ import sys
 
 def main():
     parser = argparse.ArgumentParser(prog="benches/peers", description=__doc__.splitlines()[0])
-    parser.add_argument("question", choices=["ingest"])
-    parser.add_argument("arguments", nargs="*", help="ingest: a directory")
+    parser.add_argument("question", choices=["ingest", "mount"])
+    parser.add_argument("arguments", nargs="*", help="ingest: a directory; mount: a built task")
     parser.add_argument("--infradev", default="target/release/infradev")
     parser.add_argument("--work", default="/var/tmp/infradev-peers", help="a directory of its own, removed at the end")
     parser.add_argument("--rounds", type=int, default=20)

@@ -24,7 +24,7 @@ use crate::tree::Tree;
 
 pub(crate) use content::{Objects, copy_object};
 pub(crate) use plan::Wanted;
-pub(crate) use pool::Pool;
+pub(crate) use pool::{Pool, links};
 
 use plan::Plan;
 

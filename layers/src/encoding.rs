@@ -164,7 +164,7 @@ fn decode_entry(
     if previous.get(shared).is_some_and(|next| rest.first() == Some(next)) {
         return Err(bad("the path shares less than it could"));
     }
-    let path = TreePath::new(&[prefix, rest].concat())?;
+    let path = TreePath::from_vec([prefix, rest].concat())?;
     let kind = match tag {
         0 | 1 => Kind::Directory { metadata: read_metadata(reader, number)?, opaque: tag == 1 },
         2 => Kind::ImpliedDirectory,

@@ -15,7 +15,8 @@
 //! # Pool
 //! `<2 hex>/<62 hex>.<16 hex>[.<number>]`: the object, and a hash of mode, owner, time and attributes. A copy
 //! without a link to spare (ext4 allows 65,000) is replaced by a new one; its trees keep it. A copy with one
-//! link is in no tree and may be removed at any time.
+//! link is in no tree and may be removed at any time. A file of several names in one tree needs a link for each,
+//! so it takes nothing that has many links already ([`MOST_LINKS`]).
 //!
 //! # Durability
 //! Copies have data. They get their names in the pool after one sync of the file system, so that no name leads
@@ -41,6 +42,10 @@ use crate::entry::Metadata;
 use crate::scan::Owners;
 use crate::tree::Tree;
 
+/// How many links an object, or a copy for a file of several names, gets: what the strictest file systems allow
+/// (ext2), since only the link that goes too far is told, and others of the same file may have been made by then.
+const MOST_LINKS: u64 = 32_000;
+
 /// Writes `tree`, the result of a merge, as a farm at `out`, which must not exist, and adds to `pool`.
 ///
 /// `owners` says whose the files become: the caller's ([`Owners::Root`]) or as the tree says ([`Owners::Keep`]).
@@ -54,19 +59,15 @@ pub fn write_farm(
     owners: Owners,
     out: &Path,
 ) -> Result<CheckoutStats, CheckoutError> {
-    let files = Links {
-        objects: Objects::open(objects)?,
-        pool: checkout::open_pool(pool)?,
-        owners,
-        copies: Mutex::default(),
-    };
-    checkout::write(tree, &files, out)
+    checkout::write(tree, &Links::new(objects, pool, owners, MOST_LINKS)?, out)
 }
 
 struct Links {
     objects: Objects,
     pool: Pool,
     owners: Owners,
+    /// [`MOST_LINKS`], and less in tests.
+    most_links: u64,
     /// Copies that are not yet in the pool: the name there, and the path in the tree.
     copies: Mutex<Vec<(String, PathBuf)>>,
 }
@@ -86,7 +87,9 @@ impl Files for Links {
         if !wanted.repeated && self.link_object(wanted, directory, name)? {
             return Ok(Made::Linked);
         }
-        if self.pool.link(pool_name, directory, name)? {
+        let has_room =
+            wanted.further_names == 0 || self.pool.links(pool_name)? + wanted.further_names < self.most_links;
+        if has_room && self.pool.link(pool_name, directory, name)? {
             return Ok(Made::Linked);
         }
         let file = checkout::create(directory, name)?;
@@ -115,6 +118,11 @@ impl Files for Links {
 }
 
 impl Links {
+    fn new(objects: &[PathBuf], pool: &Path, owners: Owners, most_links: u64) -> Result<Self, CheckoutError> {
+        let (objects, pool) = (Objects::open(objects)?, checkout::open_pool(pool)?);
+        Ok(Self { objects, pool, owners, most_links, copies: Mutex::default() })
+    }
+
     /// Links the object itself, if it shows what is wanted or may be made to; says whether it did.
     fn link_object(&self, wanted: &Wanted<'_>, directory: &OwnedFd, name: &[u8]) -> Result<bool, Errno> {
         if !lendable(wanted.metadata) {
@@ -131,7 +139,9 @@ impl Links {
         if stat.st_size as u64 != wanted.size {
             return Err(Errno::IO);
         }
-        if !self.is_owner(&stat, wanted.metadata) {
+        if !self.is_owner(&stat, wanted.metadata)
+            || checkout::links(&stat) + wanted.further_names >= self.most_links
+        {
             return Ok(false);
         }
         if !shows(&stat, wanted.metadata) {

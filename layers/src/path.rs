@@ -53,21 +53,21 @@ impl TreePath {
 
     /// Checks `bytes` and takes them as a path.
     pub fn new(bytes: &[u8]) -> Result<Self, PathError> {
-        match check(bytes) {
+        Self::from_vec(bytes.to_vec())
+    }
+
+    /// As [`Self::new`], without a copy.
+    pub(crate) fn from_vec(bytes: Vec<u8>) -> Result<Self, PathError> {
+        match check(&bytes) {
             Ok(()) => Ok(Self(bytes.into())),
-            Err(problem) => Err(PathError { path: bytes.to_vec(), problem }),
+            Err(problem) => Err(PathError { path: bytes, problem }),
         }
     }
 
     /// Returns `self/name`.
     pub fn join(&self, name: &[u8]) -> Result<Self, PathError> {
-        let mut bytes = Vec::with_capacity(self.0.len() + 1 + name.len());
-        bytes.extend_from_slice(&self.0);
-        if !self.is_root() && !name.is_empty() {
-            bytes.push(b'/');
-        }
-        bytes.extend_from_slice(name);
-        Self::new(&bytes)
+        let separator: &[u8] = if self.is_root() || name.is_empty() { b"" } else { b"/" };
+        Self::from_vec([&self.0, separator, name].concat())
     }
 
     /// Whether this is the root of the layer.

@@ -15,7 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use infradev_store::{Ingest, PutError};
+use infradev_store::{Ingest, LayerId, PutError};
 use rayon::prelude::*;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 
@@ -79,13 +79,15 @@ pub struct Scanned {
     /// Devices, FIFOs and sockets, which no layer can hold.
     pub dropped: Vec<TreePath>,
     stamps: HashMap<TreePath, Stamp>,
+    /// In nanoseconds since 1970.
     began: i64,
 }
 
 impl Scanned {
-    /// Returns what the next scan of the same directory can use.
-    pub fn seen(&self) -> Seen {
-        Seen::new(self.tree.clone(), &self.stamps, self.began)
+    /// Returns what [`Seen::decode`] makes of use to the next scan of the same directory. `layer` is the id of the
+    /// tree, which is not computed once more.
+    pub fn seen(&self, layer: LayerId, owners: Owners) -> Vec<u8> {
+        seen::encode(self, layer, owners)
     }
 }
 

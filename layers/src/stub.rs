@@ -46,7 +46,7 @@ struct Stubs {
 
 impl Files for Stubs {
     fn pool_name(&self, wanted: &Wanted<'_>, earlier: u32) -> Option<String> {
-        if wanted.hardlinked {
+        if wanted.further_names > 0 {
             return None;
         }
         let mut hasher = blake3::Hasher::new_derive_key("infradev stub v1");

@@ -12,6 +12,7 @@ use std::sync::Mutex;
 
 use infradev_recipes::{Catalog, Locks, Pattern, Plan, Recipe, StepVersions};
 use infradev_store::{Lease, StepKey};
+use rayon::prelude::*;
 
 pub use finish::BuildSummary;
 use schedule::Schedule;
@@ -82,7 +83,8 @@ pub fn prepare(session: &Session, recipes: Vec<Recipe>, host: &Host) -> CommandR
         }
         Ok(Prepared { plan, catalog_files, digest })
     };
-    recipes.into_iter().map(prepare).collect()
+    // Most of a build that has nothing to do is the reading of locks.
+    recipes.into_par_iter().map(prepare).collect()
 }
 
 /// Hashes the catalog's files that `built` was made from, as they are now.

@@ -78,9 +78,18 @@ impl BuiltTask {
 
     /// Reads all roots of tasks.
     pub fn all(store: &Store) -> infradev_store::Result<Vec<Self>> {
+        Self::all_of(store, |_, _| true)
+    }
+
+    /// Reads the roots of those tasks and variants for which `wanted` holds; others may be unreadable.
+    pub fn all_of(store: &Store, wanted: impl Fn(&str, &str) -> bool) -> infradev_store::Result<Vec<Self>> {
         let mut all = vec![];
         for name in store.root_names(RootKind::Task)? {
-            all.extend(store.root(RootKind::Task, &name)?);
+            // The inverse of [`root_name`]: no variant holds an `@`.
+            let (task, variant) = name.rsplit_once('@').unwrap_or((&name, ""));
+            if wanted(task, variant) {
+                all.extend(store.root(RootKind::Task, &name)?);
+            }
         }
         Ok(all)
     }

@@ -16,6 +16,7 @@ use super::wheel::fetch;
 use super::{BUILD_MTIME, BuildError, Product, Workshop, io};
 use crate::env::default_mapping;
 use crate::env::plan::{Bind, Network};
+use crate::hex::hex;
 
 /// The output of an sdist step that wheel steps need: what the wheel hashes to.
 pub(crate) const WHEEL_SHA256: &str = "wheel-sha256";
@@ -117,8 +118,4 @@ pub(crate) fn sdist_tree(
     let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
     source_tar_tree(&mut reader, &options, ingest)
         .map_err(|source| BuildError::Archive { file: name, source })
-}
-
-pub(crate) fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

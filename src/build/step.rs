@@ -1,8 +1,9 @@
 //! Build steps of recipes: a command over its declared inputs, whose declared outputs become a layer.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use infradev_layers::{Kind, Owners, Tree, merge};
+use infradev_layers::{Kind, Owners, Tree, TreePath, merge};
 use infradev_recipes::{BuildStep, Recipe};
 use infradev_store::LayerId;
 
@@ -14,23 +15,26 @@ use crate::env::plan::{Bind, Network};
 /// Returns the part of the source tree that `step` declares as its inputs, without times.
 pub(crate) fn inputs(source: &Tree, recipe: &Recipe, step: &BuildStep) -> Result<Tree, BuildError> {
     let prefix = recipe.workspace.trim_start_matches('/').len() + 1;
-    let below = |path: &infradev_layers::TreePath| {
-        let bytes = path.as_bytes().get(prefix..).unwrap_or_default();
-        (!bytes.is_empty()).then(|| String::from_utf8_lossy(bytes).into_owned())
-    };
-    for pattern in &step.inputs {
-        let files = source.entries().iter().filter(|entry| !entry.kind.is_directory());
-        if !files.filter_map(|entry| below(&entry.path)).any(|path| pattern.matches(&path)) {
-            let (pattern, step) = (pattern.to_string(), step.name.clone());
-            return Err(BuildError::NoInput { pattern, step });
+    let mut matched = vec![false; step.inputs.len()];
+    let mut wanted: HashSet<&TreePath> = HashSet::new();
+    for entry in source.entries().iter().filter(|entry| !entry.kind.is_directory()) {
+        let below = entry.path.as_bytes().get(prefix..).unwrap_or_default();
+        if below.is_empty() {
+            continue;
+        }
+        let below = String::from_utf8_lossy(below);
+        for (pattern, matched) in step.inputs.iter().zip(&mut matched) {
+            if pattern.matches(&below) {
+                *matched = true;
+                wanted.insert(&entry.path);
+            }
         }
     }
-    let wanted = |path: &infradev_layers::TreePath| {
-        let is_directory = source.get(path).is_some_and(Kind::is_directory);
-        !is_directory
-            && below(path).is_some_and(|path| step.inputs.iter().any(|pattern| pattern.matches(&path)))
-    };
-    Ok(source.filter(wanted)?.with_mtime(BUILD_MTIME))
+    if let Some(position) = matched.iter().position(|matched| !matched) {
+        let (pattern, step) = (step.inputs[position].to_string(), step.name.clone());
+        return Err(BuildError::NoInput { pattern, step });
+    }
+    Ok(source.filter(|path| wanted.contains(path))?.with_mtime(BUILD_MTIME))
 }
 
 /// Runs `step` over the layers that it needs and its `inputs`.
@@ -77,7 +81,7 @@ pub(crate) fn build_step<'a>(
 
 /// Returns the declared outputs of what was written; each pattern must have matched something.
 fn outputs(written: &Tree, step: &BuildStep, log: &Path) -> Result<Tree, BuildError> {
-    let text = |path: &infradev_layers::TreePath| format!("/{}", String::from_utf8_lossy(path.as_bytes()));
+    let text = |path: &TreePath| format!("/{}", String::from_utf8_lossy(path.as_bytes()));
     let is_output =
         |kind: &Kind| !matches!(kind, Kind::Whiteout | Kind::Directory { .. } | Kind::ImpliedDirectory);
     for pattern in &step.outputs {

@@ -22,9 +22,6 @@ use super::plan::Mapping;
 pub(crate) const STAGE: &str = "__stage";
 /// Likewise, for process 1 of a run.
 pub(crate) const INIT: &str = "__init";
-/// Likewise, for the process that lends a user namespace.
-pub(crate) const USER_NAMESPACE: &str = "__user-namespace";
-
 /// Likewise, for entering the namespaces of a holder.
 pub(crate) const JOIN: &str = "__join";
 

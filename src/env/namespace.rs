@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 
+use rustix::process::Pid;
 use rustix::thread::UnshareFlags;
 
 /// Moves the calling process into new namespaces (unshare(2)).
@@ -20,6 +21,30 @@ pub(crate) fn unshare(flags: UnshareFlags) -> io::Result<()> {
     // SAFETY: rustix asks that no two threads share state which the flags would split, such as the file
     // table under CLONE_FILES. The stages that call this are single-threaded, and never pass that flag.
     unsafe { rustix::thread::unshare_unsafe(flags) }.map_err(Into::into)
+}
+
+/// Starts a process that does nothing in a new user namespace, until it is killed or its parent ends.
+///
+/// Must be called before the process has a second thread, which the child would not have.
+pub(crate) fn sleep_in_user_namespace() -> io::Result<Pid> {
+    let parent = rustix::process::getpid().as_raw_nonzero().get();
+    let flags = libc::CLONE_NEWUSER | libc::SIGCHLD;
+    // SAFETY: without CLONE_VM and without a stack, clone(2) is fork(2): the child has a copy of all memory, and
+    // goes on here on the copy of this stack.
+    let child = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
+    match child {
+        0 => {
+            // SAFETY: system calls without memory arguments. The parent may have ended before the first of them.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                while libc::getppid() == parent {
+                    libc::pause();
+                }
+                libc::_exit(0)
+            }
+        }
+        child => i32::try_from(child).ok().and_then(Pid::from_raw).ok_or_else(io::Error::last_os_error),
+    }
 }
 
 /// Takes over a descriptor that the parent process left open under this number.

@@ -10,18 +10,18 @@ mod root;
 mod trial;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use attend::Attendant;
 use oci_spec::runtime::{LinuxNamespaceType, Process, Spec};
 use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, Signal};
+use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
-use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, TRIAL, USER_NAMESPACE};
+use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, TRIAL};
 use super::namespace;
 use super::plan::Mapping;
 
@@ -60,7 +60,6 @@ pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
         STAGE => Some(with_pipe(rest, stage)),
         INIT => Some(with_pipe(rest, init::init)),
         JOIN => Some(enter::enter(rest)),
-        USER_NAMESPACE => Some(lend_user_namespace()),
         TRIAL => Some(trial::run(rest)),
         _ => None,
     }
@@ -194,37 +193,17 @@ fn wait_for_release(inherited: &Inherited) -> Result<(), Failure> {
 
 /// Returns a user namespace in which 0 to 65535 are the ids from `first` on.
 ///
-/// A namespace is made by a process that enters it, so a helper does, and leaves once it is mapped and open here.
+/// A namespace is made by a process that enters it, so a helper does, and is ended once it is mapped and open here.
 fn borrow_user_namespace(first: u32) -> Result<OwnedFd, Failure> {
     const ACTION: &str = "create a user namespace";
-    let mut helper = Command::new("/proc/self/exe")
-        .arg(USER_NAMESPACE)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .during(ACTION)?;
-    let mut ready = [0; 1];
-    let told = helper.stdout.as_mut().map(|output| output.read_exact(&mut ready));
-    if !matches!((told, ready), (Some(Ok(())), [b'.'])) {
-        return Err(Failure::new(ACTION, "the kernel refuses them (user.max_user_namespaces, AppArmor)"));
-    }
-    let process = format!("/proc/{}", helper.id());
+    let helper = namespace::sleep_in_user_namespace()
+        .map_err(|error| Failure::new(ACTION, format!("{error} (user.max_user_namespaces, AppArmor)")))?;
+    let process = format!("/proc/{}", helper.as_raw_nonzero());
     let row = format!("0 {first} {}", Mapping::RANGE_LENGTH);
     fs::write(format!("{process}/uid_map"), &row).during("map user ids")?;
     fs::write(format!("{process}/gid_map"), &row).during("map group ids")?;
     let namespace = File::open(format!("{process}/ns/user")).during(ACTION)?;
-    let _ended_by_its_input = helper.kill();
-    let _nothing_to_learn = helper.wait();
+    let _ends_with_this_process_at_the_latest = rustix::process::kill_process(helper, Signal::KILL);
+    let _nothing_to_learn = rustix::process::waitpid(Some(helper), WaitOptions::empty());
     Ok(namespace.into())
-}
-
-/// The helper's side: enters a new user namespace, says so, and waits to be ended.
-fn lend_user_namespace() -> i32 {
-    if namespace::unshare(UnshareFlags::NEWUSER).is_err() {
-        return FAILED;
-    }
-    let told = io::stdout().write_all(b".").and_then(|()| io::stdout().flush());
-    let _until_the_parent_is_done = told.and_then(|()| io::stdin().read(&mut [0]));
-    0
 }

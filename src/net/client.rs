@@ -9,6 +9,8 @@ use reqwest::StatusCode;
 use reqwest::blocking::Response;
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
+
 /// A transfer that failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -194,6 +196,5 @@ fn receive(
         size += count as u64;
         progress(count as u64);
     }
-    let digits = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Ok((size, digits))
+    Ok((size, hex(&hasher.finalize())))
 }

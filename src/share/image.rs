@@ -160,7 +160,7 @@ fn architecture() -> Arch {
 /// Reads a manifest of ours; an error says why it is none.
 pub(super) fn manifest_of(raw: &RawManifest) -> Result<Manifest, ImageError> {
     match parse(raw).map_err(|error| ImageError(error.to_string()))? {
-        AnyManifest::One(manifest) => Ok(manifest),
+        AnyManifest::One(manifest) => Ok(*manifest),
         AnyManifest::Many(_) => {
             Err(ImageError("it is a list of images, which this program does not publish".to_owned()))
         }

@@ -103,7 +103,7 @@ pub struct Index {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AnyManifest {
     /// One image or artifact.
-    One(Manifest),
+    One(Box<Manifest>),
     /// A list, of images for several platforms.
     Many(Index),
 }
@@ -181,7 +181,7 @@ pub fn parse(raw: &RawManifest) -> Result<AnyManifest, ManifestError> {
             if manifest.layers.len() > MAX_LAYERS {
                 return Err(wrong(format!("it has {} layers", manifest.layers.len())));
             }
-            Ok(AnyManifest::One(manifest))
+            Ok(AnyManifest::One(Box::new(manifest)))
         }
         INDEX | DOCKER_LIST => {
             let index: Index = serde_json::from_slice(&raw.bytes).map_err(read)?;

@@ -94,7 +94,7 @@ pub fn pull(
     let missing: HashSet<LayerId> = lease.hold(&wanted)?.into_iter().collect();
     (pulled.layers, pulled.objects) = puller.layers(&missing, &blobs)?;
     if let Some(layer) = lease.hold(&wanted)?.first() {
-        return Err(wrong(super::image::ImageError(format!("none of its blobs has layer {layer}"))).into());
+        return Err(wrong(super::image::ImageError(format!("none of its blobs has layer {layer}"))));
     }
     match records {
         Some(records) if trusted => pulled.records = puller.take_records(records.records)?,

@@ -92,11 +92,10 @@ impl Store {
         let dead: HashSet<LayerId> = plan.layers.iter().copied().collect();
         plan.known = present.into_iter().collect();
         plan.steps = self.record_keys()?.into_iter().filter(|key| self.is_record_of(key, &dead)).collect();
-        self.for_each_object(|object, metadata| {
-            if !needed.contains(&object) {
-                plan.bytes += disk_bytes(metadata);
-                plan.objects.push(object);
-            }
+        let is_dead = |object: &ObjectId| !needed.contains(object);
+        self.for_each_object(is_dead, |object, metadata| {
+            plan.bytes += disk_bytes(metadata);
+            plan.objects.push(object);
         })?;
         for pack in self.packs()? {
             if pack.table.objects().iter().all(|packed| !needed.contains(&packed.object)) {
@@ -249,14 +248,18 @@ impl Store {
         Ok(())
     }
 
-    /// Calls `visit` with every object in the store.
-    pub(crate) fn for_each_object(&self, mut visit: impl FnMut(ObjectId, &fs::Metadata)) -> Result<()> {
+    /// Calls `visit` with every object in the store for which `wanted` holds; others are not looked at.
+    pub(crate) fn for_each_object(
+        &self,
+        wanted: impl Fn(&ObjectId) -> bool,
+        mut visit: impl FnMut(ObjectId, &fs::Metadata),
+    ) -> Result<()> {
         for prefix in names(&self.layout().objects())? {
             let directory = self.layout().objects().join(&prefix);
             for rest in names(&directory)? {
-                let path = directory.join(&rest);
                 if let Ok(object) = format!("{prefix}{rest}").parse()
-                    && let Ok(metadata) = fs::symlink_metadata(&path)
+                    && wanted(&object)
+                    && let Ok(metadata) = fs::symlink_metadata(directory.join(&rest))
                 {
                     visit(object, &metadata);
                 }

@@ -256,7 +256,10 @@ impl Ingest<'_> {
             file.write_all(&crate::seal::sealed(step)).at("write", &path)?;
             steps_staged.push((path, layout.step(&step.key)));
         }
-        self.sync()?;
+        let staged_layer = |layer: &NewLayer| matches!(layer.encoded, Encoded::New(_));
+        if !staged.is_empty() || !steps.is_empty() || layers.iter().any(staged_layer) {
+            self.sync()?;
+        }
         {
             let _commit = Lock::wait(&layout.commit_lock(), Mode::Shared)?;
             let ids: Vec<LayerId> = layers.iter().map(|layer| layer.row.layer).collect();

@@ -159,11 +159,8 @@ impl Store {
             }
         }
         let mut unneeded = vec![];
-        self.for_each_object(|object, metadata| {
-            if !needed.contains_key(&object) {
-                unneeded.push((object, metadata.len()));
-            }
-        })?;
+        let is_unneeded = |object: &ObjectId| !needed.contains_key(object);
+        self.for_each_object(is_unneeded, |object, metadata| unneeded.push((object, metadata.len())))?;
         report.unneeded_objects = unneeded.len() as u64;
         if depth == Depth::ReadData {
             // The next layer that has one of these would take it as it is.

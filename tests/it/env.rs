@@ -1,8 +1,10 @@
 //! Environments: commands in sandboxes, mounts that last, and what is left behind (nothing).
 
 mod conformance;
+mod crowd;
 mod exec;
 mod named;
+mod reflinks;
 mod sandbox;
 mod shared;
 mod source;

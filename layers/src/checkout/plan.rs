@@ -1,6 +1,6 @@
 //! Which file of a pool serves which path, before anything is written.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use infradev_store::ObjectId;
 
@@ -36,8 +36,8 @@ pub(crate) struct Wanted<'a> {
     pub(crate) object: ObjectId,
     /// In bytes.
     pub(crate) size: u64,
-    /// Whether the tree has further names of it.
-    pub(crate) hardlinked: bool,
+    /// How many further names of it the tree has.
+    pub(crate) further_names: u64,
     /// Its name in the pool, if it comes from there.
     pub(crate) pool_name: Option<String>,
     /// Whether an earlier file of the tree shows the same; two names with one inode number would be hardlinks
@@ -47,7 +47,10 @@ pub(crate) struct Wanted<'a> {
 
 impl<'a> Plan<'a> {
     pub(super) fn new(tree: &'a Tree, files: &impl Files) -> Result<Self, CheckoutError> {
-        let linked: HashSet<&TreePath> = tree.entries().iter().filter_map(first_name).collect();
+        let mut further_names: HashMap<&TreePath, u64> = HashMap::new();
+        for first in tree.entries().iter().filter_map(first_name) {
+            *further_names.entry(first).or_default() += 1;
+        }
         let mut uses: HashMap<String, u32> = HashMap::new();
         let mut plan = Self::default();
         // The directories of the path so far: entries come in order, so the parent of each is the last.
@@ -74,7 +77,7 @@ impl<'a> Plan<'a> {
                         metadata,
                         object: *object,
                         size: *size,
-                        hardlinked: linked.contains(&entry.path),
+                        further_names: further_names.get(&entry.path).copied().unwrap_or_default(),
                         pool_name: None,
                         repeated: false,
                     };

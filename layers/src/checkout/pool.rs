@@ -3,8 +3,14 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use rustix::fs::{AtFlags, Mode};
+use rustix::fs::{AtFlags, Mode, Stat};
 use rustix::io::Errno;
+
+/// How many names a file has.
+pub(crate) fn links(stat: &Stat) -> u64 {
+    #[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
+    stat.st_nlink.into()
+}
 
 /// An open pool: names of two digits, a slash and the rest, and `tmp-*` while a file is replaced.
 pub(crate) struct Pool {
@@ -22,6 +28,15 @@ impl Pool {
         match rustix::fs::linkat(&self.root, pool_name, directory, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT | Errno::MLINK) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// How many links a file of the pool has; none if it is not there.
+    pub(crate) fn links(&self, pool_name: &str) -> Result<u64, Errno> {
+        match rustix::fs::statat(&self.root, pool_name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(links(&stat)),
+            Err(Errno::NOENT) => Ok(0),
             Err(error) => Err(error),
         }
     }

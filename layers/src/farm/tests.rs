@@ -34,9 +34,15 @@ impl Ground {
     }
 
     fn farm(&self, name: &str, entries: &[(&str, Kind)]) -> CheckoutStats {
+        self.farm_within(MOST_LINKS, name, entries)
+    }
+
+    /// Where a file may have so many links.
+    fn farm_within(&self, most_links: u64, name: &str, entries: &[(&str, Kind)]) -> CheckoutStats {
         let tree = merge([&tree(entries.iter().cloned())]);
         let [objects, pool, out] = ["objects", "pool", name].map(|below| self.directory.path().join(below));
-        write_farm(&tree, std::slice::from_ref(&objects), &pool, farm_owners(), &out).unwrap()
+        let links = Links::new(std::slice::from_ref(&objects), &pool, farm_owners(), most_links).unwrap();
+        checkout::write(&tree, &links, &out).unwrap()
     }
 
     /// Number, mode and time.
@@ -118,6 +124,39 @@ fn a_copy_without_a_link_to_spare_is_replaced() {
     assert_eq!(counts(ground.farm("2", &[("a", file(0o600, 5))])), (1, 0));
     assert_ne!(ground.look("0/a").0, ground.look("1/a").0);
     assert_eq!(ground.look("1/a"), ground.look("2/a"));
+    assert_eq!(ground.findings(), Vec::<String>::new());
+}
+
+#[test]
+fn an_object_without_a_link_to_spare_is_copied() {
+    let ground = Ground::new();
+    let farm = |name: &str| counts(ground.farm_within(4, name, &[("a", file(0o644, 5))]));
+    // Its own name and three.
+    assert_eq!(["1", "2", "3", "4", "5"].map(farm), [(1, 0), (1, 0), (1, 0), (0, 1), (1, 0)]);
+    assert_eq!(["1/a", "2/a", "3/a"].map(|name| ground.look(name).0), [ground.object_inode(); 3]);
+    assert_eq!(ground.look("4/a"), ground.look("5/a"));
+    // Forgotten by its farms, it is lent again.
+    fs::remove_dir_all(ground.directory.path().join("2")).unwrap();
+    assert_eq!(farm("6"), (1, 0));
+    assert_eq!(ground.look("6/a").0, ground.object_inode());
+    assert_eq!(ground.findings(), Vec::<String>::new());
+}
+
+#[test]
+fn every_name_of_a_file_finds_a_link_to_spare() {
+    let ground = Ground::new();
+    for (mode, number) in [(0o644, 0), (0o600, 10)] {
+        let further = Kind::Hardlink { first: path("a") };
+        let entries = [("a", file(mode, 5)), ("b", further.clone()), ("c", further)];
+        for turn in number..number + 4 {
+            let name = turn.to_string();
+            ground.farm_within(6, &name, &entries);
+            let looks = ["a", "b", "c"].map(|below| ground.look(&format!("{name}/{below}")));
+            assert_eq!(looks, [(looks[0].0, mode, 5); 3]);
+            let links = fs::metadata(ground.directory.path().join(&name).join("a")).unwrap().nlink();
+            assert!(links <= 6, "{links} links of {name}");
+        }
+    }
     assert_eq!(ground.findings(), Vec::<String>::new());
 }
 

@@ -4,17 +4,15 @@
 //! with content, mode, owner and attributes alike, and nobody can set it. It is believed only if it was at least a
 //! second old when the scan began: a later change within one tick of the clock would else go unnoticed.
 
-use std::collections::HashMap;
-
 use infradev_store::LayerId;
 use rustix::fs::Stat;
 
-use super::Owners;
+use super::{Owners, Scanned};
 use crate::entry::Kind;
 use crate::path::TreePath;
 use crate::tree::Tree;
 
-/// The files of one scan, and the tree that came of them.
+/// The files of an earlier scan, and the tree that came of them.
 #[derive(Debug)]
 pub struct Seen {
     tree: Tree,
@@ -36,7 +34,7 @@ const NONE: Stamp = Stamp { device: 0, inode: 0, changed: 0 };
 /// How old a change time must be to be believed, in nanoseconds: no file system's clock is coarser.
 const SETTLED: i64 = 1_000_000_000;
 
-/// The form of [`Seen::encode`]; another one is as good as none.
+/// The form of [`encode`]; another one is as good as none.
 const MAGIC: &[u8] = b"infradev seen 1\n";
 
 impl Stamp {
@@ -48,19 +46,6 @@ impl Stamp {
 }
 
 impl Seen {
-    /// Puts together what a scan found that began at `began`, in nanoseconds since 1970.
-    pub(super) fn new(tree: Tree, stamps: &HashMap<TreePath, Stamp>, began: i64) -> Self {
-        let settled = |stamp: &&Stamp| stamp.changed < began - SETTLED;
-        let stamps =
-            tree.entries().iter().map(|entry| *stamps.get(&entry.path).filter(settled).unwrap_or(&NONE));
-        Self { stamps: stamps.collect(), tree }
-    }
-
-    /// The tree that the scan found.
-    pub fn tree(&self) -> &Tree {
-        &self.tree
-    }
-
     /// Returns the file at `path` as it was, if it is the same still.
     pub(super) fn unchanged(&self, path: &TreePath, stat: &Stat) -> Option<&Kind> {
         let position = self.tree.position(path)?;
@@ -75,21 +60,6 @@ impl Seen {
         }
     }
 
-    /// Writes all but the tree, which is a layer of the store.
-    pub fn encode(&self, owners: Owners) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend_from_slice(self.tree.layer_id().as_bytes());
-        bytes.extend_from_slice(&tag(owners).to_le_bytes());
-        for stamp in &self.stamps {
-            bytes.extend_from_slice(&stamp.device.to_le_bytes());
-            bytes.extend_from_slice(&stamp.inode.to_le_bytes());
-            bytes.extend_from_slice(&stamp.changed.to_le_bytes());
-        }
-        let check = blake3::hash(&bytes);
-        bytes.extend_from_slice(check.as_bytes());
-        bytes
-    }
-
     /// Names the layer that [`Self::decode`] will ask for; `None` if the bytes are not whole, or of other owners.
     pub fn layer(bytes: &[u8], owners: Owners) -> Option<LayerId> {
         let (body, check) = bytes.split_last_chunk::<32>()?;
@@ -98,7 +68,7 @@ impl Seen {
         (same_owners && blake3::hash(body) == *check).then(|| LayerId::from_bytes(*id))
     }
 
-    /// Reads what [`Self::encode`] wrote, whose tree is `tree`; `None` if the two do not fit.
+    /// Reads what [`Scanned::seen`] wrote, whose tree is `tree`; `None` if the two do not fit.
     pub fn decode(bytes: &[u8], tree: Tree) -> Option<Self> {
         let rest = bytes.get(MAGIC.len() + 40..bytes.len().checked_sub(32)?)?;
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
@@ -110,6 +80,25 @@ impl Seen {
         let stamps: Vec<Stamp> = rest.chunks_exact(24).map(stamp).collect();
         (rest.len() == tree.entries().len() * 24).then_some(Self { tree, stamps })
     }
+}
+
+/// Writes what a scan found, all but its tree, which is `layer` of the store.
+pub(super) fn encode(scanned: &Scanned, layer: LayerId, owners: Owners) -> Vec<u8> {
+    let entries = scanned.tree.entries();
+    let mut bytes = Vec::with_capacity(MAGIC.len() + 72 + 24 * entries.len());
+    bytes.extend_from_slice(MAGIC);
+    bytes.extend_from_slice(layer.as_bytes());
+    bytes.extend_from_slice(&tag(owners).to_le_bytes());
+    let settled = |stamp: &&Stamp| stamp.changed < scanned.began - SETTLED;
+    for entry in entries {
+        let stamp = scanned.stamps.get(&entry.path).filter(settled).unwrap_or(&NONE);
+        bytes.extend_from_slice(&stamp.device.to_le_bytes());
+        bytes.extend_from_slice(&stamp.inode.to_le_bytes());
+        bytes.extend_from_slice(&stamp.changed.to_le_bytes());
+    }
+    let check = blake3::hash(&bytes);
+    bytes.extend_from_slice(check.as_bytes());
+    bytes
 }
 
 /// Owners are part of the tree, so another mapping makes another tree of the same files.

@@ -9,8 +9,8 @@ use rayon::prelude::*;
 use sha2::{Digest, Sha256};
 
 use super::apt::debian_mirror;
-use crate::build::sdist::hex;
 use crate::build::{BuildError, Workshop, io};
+use crate::hex::hex;
 use crate::net::NetError;
 
 /// Puts every package of `lock` into `directory`, under its file name there; returns how many bytes were downloaded.

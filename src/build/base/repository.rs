@@ -8,9 +8,9 @@ use infradev_recipes::{BaseLock, DebianPackage};
 use sha2::{Digest, Sha256};
 
 use super::packages::file_name;
-use crate::build::sdist::hex;
 use crate::build::{BuildError, io};
 use crate::config::Config;
+use crate::hex::hex;
 
 /// Writes the indexes of the packages in `directory`.
 pub(super) fn write_indexes(lock: &BaseLock, directory: &Path) -> Result<(), BuildError> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use infradev_layers::Tree;
-use infradev_recipes::{Action, NodeIndex, Progress, StepRecord};
+use infradev_recipes::{Action, NodeIndex, StepRecord};
 use infradev_store::{ActionRecord, LayerId, Lock, Mode, StepKey};
 
 use super::super::survey::shared_label;
@@ -19,7 +19,8 @@ pub(super) struct Ready {
     pub(super) index: NodeIndex,
     pub(super) record: StepRecord,
     pub(super) key: StepKey,
-    pub(super) progress: Progress,
+    /// What the earlier steps of the plan made, once it is this one's turn.
+    pub(super) layers: BTreeMap<NodeIndex, LayerId>,
     /// The declared inputs of a build step.
     pub(super) inputs: Option<Tree>,
 }
@@ -127,7 +128,7 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
             Action::Wheel(_) | Action::Build(_) => with_packages,
             Action::HostBase | Action::SdistWheel(_) | Action::Source | Action::Files(_) => false,
         });
-        wanted.filter_map(|need| ready.progress.layers.get(need)).copied().collect()
+        wanted.filter_map(|need| ready.layers.get(need)).copied().collect()
     };
     match &plan.node(ready.index).action {
         Action::HostBase => unreachable!("a host base has no key"),
@@ -147,7 +148,7 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
             let needs = plan.node(ready.index).needs.iter();
             let mut sdists = needs.filter(|need| matches!(plan.node(**need).action, Action::SdistWheel(_)));
             let sdist = sdists.next_back();
-            let built = sdist.and_then(|need| ready.progress.layers.get(need)).copied();
+            let built = sdist.and_then(|need| ready.layers.get(need)).copied();
             wheel::wheel(workshop, package, built, &below(false), plan.target.python, &log)
         }
         Action::SdistWheel(package) => sdist::sdist(workshop, package, &below(true), &log),

@@ -134,7 +134,7 @@ pub(super) fn work(
         match begun {
             Begun::Nothing => guard.complete(job, None, None),
             Begun::Failed(failed) => fail(&mut guard, job, None, failed, options),
-            Begun::Step(ready) => {
+            Begun::Step(mut ready) => {
                 let key = ready.key;
                 if let Some(done) = guard.done.get(&key).cloned() {
                     guard.complete(job, Some(key), Some(&done));
@@ -143,6 +143,7 @@ pub(super) fn work(
                     continue;
                 } else {
                     guard.running.insert(key, vec![]);
+                    ready.layers.clone_from(&guard.plans[job.0].progress.layers);
                     drop(guard);
                     let result = execute::execute(workshop, *ready, options);
                     guard = lock();
@@ -252,10 +253,9 @@ fn begin<'a>(
     }
     match prepared.plan.record(index, &state.context, &state.progress) {
         Ok(record) => {
-            let key = record.key();
-            let progress = state.progress.clone();
             drop(guard);
-            Begun::Step(Box::new(execute::Ready { prepared, index, record, key, progress, inputs }))
+            let (key, layers) = (record.key(), BTreeMap::new());
+            Begun::Step(Box::new(execute::Ready { prepared, index, record, key, layers, inputs }))
         }
         Err(error) => Begun::Failed(Failed::Itself(error.into())),
     }

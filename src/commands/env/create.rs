@@ -25,11 +25,11 @@ pub(crate) fn find_built(
         Some((task, variant)) => (task, Some(variant.to_owned())),
         None => (target, which.variant.clone()),
     };
-    let matches = |built: &BuiltTask| {
-        let named = built.task == task || built.task.rsplit_once('/').is_some_and(|(_, id)| id == task);
-        named && variant.as_ref().is_none_or(|variant| *variant == built.variant)
+    let matches = |found: &str, with: &str| {
+        let named = found == task || found.rsplit_once('/').is_some_and(|(_, id)| id == task);
+        named && variant.as_ref().is_none_or(|variant| variant == with)
     };
-    let mut found: Vec<BuiltTask> = BuiltTask::all(store)?.into_iter().filter(matches).collect();
+    let mut found = BuiltTask::all_of(store, matches)?;
     let built = match (found.pop(), found.pop()) {
         (Some(built), None) => built,
         (Some(one), Some(other)) => {

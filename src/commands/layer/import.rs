@@ -12,6 +12,7 @@ use infradev_store::{Ingest, LayerId, Lease, RootKind, Stack, Store};
 use serde::Serialize;
 
 use crate::error::{CommandError, CommandResult, Kind};
+use crate::hex::hex;
 use crate::session::Session;
 use crate::ui::bytes;
 
@@ -51,11 +52,10 @@ pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult
     let path = &arguments.path;
     let lease = store.lease(&format!("import {}", path.display()))?;
     let ingest = store.ingest(&lease)?;
-    let (tree, diff_id, notes) = match path.is_dir() {
+    let Read { tree, layer, diff_id, notes } = match path.is_dir() {
         true => directory(store, &lease, arguments, &ingest)?,
         false => archive(session, arguments, &ingest)?,
     };
-    let layer = ingest.put_layer(&tree.encode())?;
     let committed = ingest.commit()?;
     if let Some(name) = &arguments.pin {
         super::super::pin::ensure_free(store, name, &[layer])?;
@@ -86,7 +86,12 @@ pub(super) fn import(session: &Session, arguments: &ImportArgs) -> CommandResult
     Ok(0)
 }
 
-type Read = (Tree, Option<String>, Vec<String>);
+struct Read {
+    tree: Tree,
+    layer: LayerId,
+    diff_id: Option<String>,
+    notes: Vec<String>,
+}
 
 fn directory(
     store: &Store,
@@ -96,17 +101,22 @@ fn directory(
 ) -> CommandResult<Read> {
     let owners = if arguments.keep_owners { Owners::Keep } else { Owners::Root };
     let memory = memory(store, &arguments.path);
-    let seen = recall(store, lease, &memory, owners);
+    let known = std::fs::read(&memory).unwrap_or_default();
+    let seen = recall(store, lease, &known, owners);
     let options = ScanOptions { seen: seen.as_ref(), ..ScanOptions::plain(owners) };
     let scanned = scan(&arguments.path, options, ingest)
         .map_err(|error| CommandError::caused(Kind::Infrastructure, &error))?;
     let notes =
         scanned.dropped.iter().map(|path| format!("{path} is a device, FIFO or socket, and was left out"));
     let notes = notes.collect();
-    // A cache: without it, the next import reads everything again.
-    let _next_time_then = std::fs::create_dir_all(memory.parent().unwrap_or(&memory))
-        .and_then(|()| std::fs::write(&memory, scanned.seen().encode(owners)));
-    Ok((scanned.tree, None, notes))
+    let layer = ingest.put_layer(&scanned.tree.encode())?;
+    let seen = scanned.seen(layer, owners);
+    if seen != known {
+        // A cache: without it, the next import reads everything again.
+        let _next_time_then = std::fs::create_dir_all(memory.parent().unwrap_or(&memory))
+            .and_then(|()| std::fs::write(&memory, seen));
+    }
+    Ok(Read { tree: scanned.tree, layer, diff_id: None, notes })
 }
 
 /// Where it is kept what an import of this directory found.
@@ -117,13 +127,12 @@ fn memory(store: &Store, directory: &Path) -> PathBuf {
 }
 
 /// What the last import of the directory found, if its layer is still there.
-fn recall(store: &Store, lease: &Lease, memory: &Path, owners: Owners) -> Option<Seen> {
-    let bytes = std::fs::read(memory).ok()?;
-    let layer = Seen::layer(&bytes, owners)?;
+fn recall(store: &Store, lease: &Lease, known: &[u8], owners: Owners) -> Option<Seen> {
+    let layer = Seen::layer(known, owners)?;
     if !lease.hold(&[layer]).ok()?.is_empty() {
         return None;
     }
-    Seen::decode(&bytes, Tree::decode(&store.layer(&layer).ok()?).ok()?)
+    Seen::decode(known, Tree::decode(&store.layer(&layer).ok()?).ok()?)
 }
 
 fn archive(session: &Session, arguments: &ImportArgs, ingest: &Ingest<'_>) -> CommandResult<Read> {
@@ -143,7 +152,7 @@ fn archive(session: &Session, arguments: &ImportArgs, ingest: &Ingest<'_>) -> Co
         refused.message = format!("{}: {}", path.display(), refused.message);
         refused
     })?;
-    let digits: String = read.diff_id.iter().map(|byte| format!("{byte:02x}")).collect();
+    let layer = ingest.put_layer(&read.tree.encode())?;
     let notes = read.notes.iter().map(ToString::to_string).collect();
-    Ok((read.tree, Some(format!("sha256:{digits}")), notes))
+    Ok(Read { tree: read.tree, layer, diff_id: Some(format!("sha256:{}", hex(&read.diff_id))), notes })
 }

@@ -72,23 +72,28 @@ impl Store {
         let mut plan = self.empty_compress_plan(own)?;
         let hot = self.hot_objects(own, in_use)?;
         let packs = self.packs()?;
-        self.for_each_object(|object, metadata| {
-            if metadata.len() < PACK_MINIMUM || !metadata.is_file() || !plan.needed.contains(&object) {
-                return;
-            }
-            let is_packed = packs
-                .iter()
-                .any(|pack| pack.table.find(&object).is_some_and(|packed| packed.size == metadata.len()));
-            if hot.contains(&object) {
-                plan.in_use += 1;
-            } else if is_packed {
-                plan.copies.push(object);
-                plan.copy_bytes += disk_bytes(metadata);
-            } else {
-                plan.objects.push(object);
-                plan.bytes += disk_bytes(metadata);
-            }
-        })?;
+        let needed = std::mem::take(&mut plan.needed);
+        self.for_each_object(
+            |object| needed.contains(object),
+            |object, metadata| {
+                if metadata.len() < PACK_MINIMUM || !metadata.is_file() {
+                    return;
+                }
+                let is_packed = packs
+                    .iter()
+                    .any(|pack| pack.table.find(&object).is_some_and(|packed| packed.size == metadata.len()));
+                if hot.contains(&object) {
+                    plan.in_use += 1;
+                } else if is_packed {
+                    plan.copies.push(object);
+                    plan.copy_bytes += disk_bytes(metadata);
+                } else {
+                    plan.objects.push(object);
+                    plan.bytes += disk_bytes(metadata);
+                }
+            },
+        )?;
+        plan.needed = needed;
         let is_dead = |pack: &Arc<Pack>| plan.live_bytes(pack, &packs) * 2 < pack.table.end();
         // So that the number of packs grows with the logarithm of the bytes: each is looked through in turn.
         let is_small = |pack: &Arc<Pack>| pack.table.end() <= plan.bytes / 2;

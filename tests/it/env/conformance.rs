@@ -4,10 +4,8 @@
 //! must say afterwards. What was written must also be the same layer, id for id, on every back end. Known
 //! differences are in `docs/sandbox.md`; a behaviour that is missing here is promised nowhere.
 
-use std::process::Stdio;
-
 use super::for_each_user;
-use crate::support::{Need, Place, TASK, User, lacks, rounds};
+use crate::support::{Need, Place, TASK, User, lacks};
 
 const BACK_ENDS: [&str; 4] = ["erofs", "stub", "farm", "copy"];
 
@@ -38,7 +36,7 @@ os.setxattr('case/noted', 'user.note', b'a note')
 "#;
 
 /// Lists everything that must be identical: path, kind, mode, size, time, attributes, target, content, hardlinks.
-const LIST: &str = r#"
+pub(super) const LIST: &str = r#"
 import hashlib, os, stat
 rows, groups = {}, {}
 for top in ('/opt/env', '/workspace'):
@@ -208,7 +206,7 @@ const LIST_OF_BEHAVIOURS: &[Behaviour] = &[
 const ONE_TIME: &str = "find /workspace/demo/case -newermt 2002-01-01 -exec touch -h -d @1234567890 {} +";
 
 /// Builds the task with [`CASE`], and calls `check` with each back end that works.
-fn for_each_back_end(check: impl Fn(&Place, &str)) {
+pub(super) fn for_each_back_end(check: impl Fn(&Place, &str)) {
     for user in [User::Caller, User::Ordinary] {
         if lacks(if user == User::Caller { Need::Sandbox } else { Need::UserNamespaces }) {
             continue;
@@ -224,7 +222,7 @@ fn for_each_back_end(check: impl Fn(&Place, &str)) {
     }
 }
 
-fn build_case(place: &Place) {
+pub(super) fn build_case(place: &Place) {
     add_case(place);
     place.ok(&["build", TASK]);
 }
@@ -239,7 +237,7 @@ fn add_case(place: &Place) {
     place.write("demo/project.toml", toml + &step);
 }
 
-fn works(place: &Place, back_end: &str) -> bool {
+pub(super) fn works(place: &Place, back_end: &str) -> bool {
     let doctor = place.run(&["--back-end", back_end, "doctor"]);
     if doctor.status != 0 {
         let refused =
@@ -382,41 +380,8 @@ fn privileged_a_full_upper_is_an_error_of_the_command_alone() {
     }
 }
 
-fn place_mount(arguments: &[&str]) -> bool {
+pub(super) fn place_mount(arguments: &[&str]) -> bool {
     std::process::Command::new("mount").args(arguments).status().is_ok_and(|status| status.success())
-}
-
-#[test]
-fn privileged_many_environments_at_once() {
-    for_each_back_end(|place, back_end| {
-        let count = if back_end == "copy" { rounds(8, 40) } else { rounds(20, 300) };
-        let start = |number: usize| {
-            let script = format!("cd case; echo {number} >>d/f; echo ready; read go; cat d/f");
-            let mut command =
-                place.command(&["--back-end", back_end, "env", "exec", TASK, "--", "sh", "-c", &script]);
-            command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-            command.spawn().expect("it starts")
-        };
-        let mut children: Vec<_> = (0..count).map(start).collect();
-        // All are there before the first goes.
-        let mut outputs = vec![];
-        for child in &mut children {
-            let mut output = std::io::BufReader::new(child.stdout.take().expect("a pipe"));
-            let mut line = String::new();
-            std::io::BufRead::read_line(&mut output, &mut line).expect("a line");
-            assert_eq!(line, "ready\n", "{back_end}");
-            outputs.push(output);
-        }
-        assert_eq!(place.listing("envs").len(), count);
-        for (number, (mut child, mut output)) in children.into_iter().zip(outputs).enumerate() {
-            drop(child.stdin.take());
-            let mut rest = String::new();
-            std::io::Read::read_to_string(&mut output, &mut rest).expect("text");
-            assert_eq!(rest, format!("d/f\n{number}\n"), "{back_end}");
-            assert!(child.wait().expect("it ends").success());
-        }
-        assert_eq!(place.listing("envs"), Vec::<String>::new());
-    });
 }
 
 #[test]

@@ -46,7 +46,8 @@ fn a_pushed_task_comes_back_as_it_was() {
             assert_eq!(pulled.status, 0, "{}", pulled.stderr);
             let hits = other.run(&["--offline", "build", TASK, "--require-hit"]);
             assert!(hits.stderr.contains("nothing to do: 6 steps found"), "{}", hits.stderr);
-            let run = ["env", "exec", TASK, "--", "sh", "-c", "tool; cat native/out.so /opt/env/share/demo/note"];
+            let run =
+                ["env", "exec", TASK, "--", "sh", "-c", "tool; cat native/out.so /opt/env/share/demo/note"];
             assert_eq!(other.ok(&run), place.ok(&run));
             let root = "roots/tasks/demo%2Fone@cpu.json";
             assert_eq!(fs::read(other.store().join(root)).ok(), fs::read(place.store().join(root)).ok());

@@ -10,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use zip::write::SimpleFileOptions;
 
-use super::machine::work_directory;
+use super::machine::{long, work_directory};
 
 /// A file of an index.
 #[derive(Debug, Clone)]
@@ -163,6 +163,9 @@ const REAL: [&str; 8] = [
     "pybind11-global==2.13.6",
 ];
 
+/// The wheels of the long run.
+const MANY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/testdata/wheels.txt");
+
 /// The real wheels, downloaded once; `None` if no index answers.
 pub(crate) fn downloaded() -> Option<&'static [PathBuf]> {
     static DOWNLOADED: OnceLock<Option<Vec<PathBuf>>> = OnceLock::new();
@@ -170,7 +173,13 @@ pub(crate) fn downloaded() -> Option<&'static [PathBuf]> {
 }
 
 fn download() -> Option<Vec<PathBuf>> {
-    let cache = work_directory().join(format!("infradev-it-wheels-{}", rustix::process::geteuid().as_raw()));
+    let listed = fs::read_to_string(MANY).expect("a file of the tests");
+    let (kind, wanted): (&str, Vec<&str>) = match long() {
+        true => ("-long", listed.lines().filter(|line| !line.starts_with('#')).collect()),
+        false => ("", REAL.to_vec()),
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let cache = work_directory().join(format!("infradev-it-wheels-{user}{kind}"));
     let found = || -> Vec<PathBuf> {
         let files = fs::read_dir(&cache).into_iter().flatten().flatten().map(|file| file.path());
         let mut wheels: Vec<_> =
@@ -178,15 +187,15 @@ fn download() -> Option<Vec<PathBuf>> {
         wheels.sort();
         wheels
     };
-    if found().len() != REAL.len() {
+    if found().len() != wanted.len() {
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "--dest"]);
-        let status = pip.arg(&cache).args(REAL).status();
+        let status = pip.arg(&cache).args(&wanted).status();
         if !status.is_ok_and(|status| status.success()) {
             return None;
         }
     }
     let wheels = found();
-    assert_eq!(wheels.len(), REAL.len(), "{} has other wheels than these", cache.display());
+    assert_eq!(wheels.len(), wanted.len(), "{} has other wheels than these", cache.display());
     Some(wheels)
 }

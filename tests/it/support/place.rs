@@ -80,6 +80,11 @@ impl Place {
         self.path("store")
     }
 
+    /// Whether root runs the program here.
+    pub(crate) fn is_roots(&self) -> bool {
+        self.user == User::Caller && is_root()
+    }
+
     pub(crate) fn program(&self) -> &Path {
         &self.program
     }

@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::super::ground::{Ground, assert_same, text, write};
 use super::{layer, python};
-use crate::support::{Need, downloaded, lacks, walk};
+use crate::support::{Need, downloaded, lacks, long, walk};
 
 /// What identifies a file that was installed: whether it is executable, and its bytes.
 type Files = BTreeMap<PathBuf, (bool, Vec<u8>)>;
@@ -41,7 +42,9 @@ fn by_pip(ground: &Ground, wheel: &Path, version: &str) -> Files {
     assert!(pip.status().expect("python3 runs").success(), "{}", wheel.display());
     // Distributions of Linux move what pip installs, to `local/lib/python3.12/dist-packages` and the like.
     let all = walk(&prefix);
-    let info = all.keys().find(|path| path.extension().is_some_and(|extension| extension == "dist-info"));
+    // The highest: setuptools carries others inside.
+    let infos = all.keys().filter(|path| path.extension().is_some_and(|extension| extension == "dist-info"));
+    let info = infos.min_by_key(|path| path.components().count());
     let site = info.and_then(|info| info.parent()).expect("pip installed a distribution");
     let base = site.ancestors().nth(3).expect("a site directory has a prefix");
     let files = files(&prefix, base, site, version);
@@ -55,31 +58,36 @@ fn by_pip(ground: &Ground, wheel: &Path, version: &str) -> Files {
 }
 
 /// Takes out what a layer writes in its own way, as DESIGN says, after a look at it.
-fn comparable(files: Files) -> Files {
+fn comparable(files: Files, interpreter: &str) -> Files {
     const OWN: [&str; 4] = ["INSTALLER", "RECORD", "REQUESTED", "direct_url.json"];
     let is_own = |path: &Path| {
         let in_info =
             path.parent().is_some_and(|parent| parent.as_os_str().as_bytes().ends_with(b".dist-info"));
         in_info && OWN.iter().any(|own| path.ends_with(own))
     };
-    let kept = files.into_iter().filter(|(path, _)| !is_own(path));
+    // pip gives itself a script for the running Python, which no entry point of its wheel asks for.
+    let is_pips = |path: &Path| {
+        path.parent().is_some_and(|bin| bin.ends_with("opt/env/bin"))
+            && path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"pip3."))
+    };
+    let kept = files.into_iter().filter(|(path, _)| !is_own(path) && !is_pips(path));
     kept.map(|(path, (executable, content))| {
-        let content = if path.starts_with("opt/env/bin") { script(&content) } else { content };
+        let is_script = path.starts_with("opt/env/bin");
+        let content = if is_script { script(&content, interpreter) } else { content };
         (path, (executable, content))
     })
     .collect()
 }
 
-/// A script without its first line; of one that stands for an entry point, only what it imports.
-fn script(content: &[u8]) -> Vec<u8> {
-    let text = String::from_utf8_lossy(content);
-    let (shebang, rest) = text.split_once('\n').expect("a script has lines");
-    assert!(shebang.starts_with("#!/"), "{shebang}");
-    let import = rest.lines().find(|line| line.starts_with("from "));
-    match import.filter(|_| rest.contains("sys.exit(")) {
-        Some(import) => import.as_bytes().to_vec(),
-        None => rest.as_bytes().to_vec(),
-    }
+/// A script with the interpreter of its environment in one form; of one that stands for an entry point, only what it
+/// imports. Programs, and scripts that name an interpreter of their own, as they are.
+fn script(content: &[u8], interpreter: &str) -> Vec<u8> {
+    let shebang = format!("#!{interpreter}\n");
+    let Some(rest) = content.strip_prefix(shebang.as_bytes()) else { return content.to_vec() };
+    let text = String::from_utf8_lossy(rest);
+    let import = text.lines().find(|line| line.starts_with("from "));
+    let shown = import.filter(|_| text.contains("sys.exit(")).unwrap_or(&text);
+    [b"#!python\n", shown.as_bytes()].concat()
 }
 
 fn for_each_wheel(check: impl Fn(&Path, &str)) {
@@ -87,29 +95,50 @@ fn for_each_wheel(check: impl Fn(&Path, &str)) {
         return;
     }
     let version = python("import sys; print('%d.%d' % sys.version_info[:2])", &[]);
-    for wheel in downloaded().expect("checked above") {
-        check(wheel, &version);
-    }
+    // All of them, before the first failure ends the test.
+    let fails = |wheel: &&PathBuf| catch_unwind(AssertUnwindSafe(|| check(wheel, &version))).is_err();
+    let failed: Vec<&PathBuf> = downloaded().expect("checked above").iter().filter(fails).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// What was compared, for the long run.
+#[derive(Debug, Default)]
+struct Compared {
+    wheels: usize,
+    files: usize,
+    scripts: usize,
+    bytes: usize,
 }
 
 #[test]
 fn a_wheel_installs_what_pip_installs() {
+    let compared = std::cell::RefCell::new(Compared::default());
     for_each_wheel(|wheel, version| {
+        let executable = python("import sys; print(sys.executable)", &[]);
         let ground = Ground::new();
         let (tree, _) = layer(&ground, wheel, version);
         let out = ground.directory("out");
         write(&tree, &out, |object| ground.object(object));
         let ours = files(&out, Path::new("opt/env"), Path::new("no other site"), version);
-        for (path, (_, content)) in ours.iter().filter(|(path, _)| path.starts_with("opt/env/bin")) {
-            assert!(content.starts_with(b"#!/opt/env/bin/python\n"), "{}", path.display());
-        }
-        let expected = comparable(by_pip(&ground, wheel, version));
-        assert_same(text(wheel), &comparable(ours), &expected);
+        let expected = comparable(by_pip(&ground, wheel, version), &executable);
+        assert_same(text(wheel), &comparable(ours, "/opt/env/bin/python"), &expected);
         let info = tree.entries().iter().filter(|entry| entry.path.file_name().ends_with(b".dist-info"));
-        let info = out.join(info.map(|entry| entry.path.as_path()).next().expect("a dist-info"));
+        let info = info.map(|entry| entry.path.as_path()).min_by_key(|path| path.components().count());
+        let info = out.join(info.expect("a dist-info"));
         assert_eq!(fs::read(info.join("INSTALLER")).expect("it is written"), b"infradev\n");
         assert!(!info.join("REQUESTED").exists() && !info.join("direct_url.json").exists());
+        let mut compared = compared.borrow_mut();
+        compared.wheels += 1;
+        compared.files += expected.len();
+        compared.scripts += expected.keys().filter(|path| path.starts_with("opt/env/bin")).count();
+        compared.bytes += expected.values().map(|(_, content)| content.len()).sum::<usize>();
     });
+    if long() {
+        #[expect(clippy::print_stderr, reason = "what the long run compared")]
+        {
+            eprintln!("as pip installs them: {:?}", compared.into_inner());
+        }
+    }
 }
 
 #[test]
