@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """infradev beside the tools that people use today, in one run on one machine.
 
-usage: python3 benches/peers (ingest DIR | mount TASK)   [--infradev PROGRAM] [--work DIR] [--json FILE]
+usage: python3 benches/peers (ingest DIR | mount TASK | storage LOCK...)   [--infradev PROGRAM] [--work DIR]
+                             [--json FILE]
 
 Every row is measured in turn, round by round, so that a busy moment hits all of them alike; the table shows
 medians, 99th percentiles where there are enough rounds, and the ratio to infradev. Peers that are not installed
@@ -16,11 +17,14 @@ import sys
 
 def main():
     parser = argparse.ArgumentParser(prog="benches/peers", description=__doc__.splitlines()[0])
-    parser.add_argument("question", choices=["ingest", "mount"])
-    parser.add_argument("arguments", nargs="*", help="ingest: a directory; mount: a built task")
+    parser.add_argument("question", choices=["ingest", "mount", "storage"])
+    parser.add_argument("arguments", nargs="*", help="ingest: a directory; mount: a built task; "
+                        "storage: lock files, or directories of them")
     parser.add_argument("--infradev", default="target/release/infradev")
     parser.add_argument("--work", default="/var/tmp/infradev-peers", help="a directory of its own, removed at the end")
     parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--peers", default="infradev,uv,buildah,ostree", help="storage: which of them, by commas")
+    parser.add_argument("--uv", default="uv", help="the program, where it is not on the PATH")
     parser.add_argument("--json", metavar="FILE", help="write the rows there too")
     options = parser.parse_args()
     bench = importlib.import_module(options.question)

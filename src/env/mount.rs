@@ -10,6 +10,7 @@
 #[cfg(test)]
 mod tests;
 
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -22,7 +23,7 @@ use rustix::mount::{
 use serde::{Deserialize, Serialize};
 
 use super::back_end::BackEnd;
-use super::namespace::{self, Reads};
+use super::namespace;
 
 /// The parts of an environment's file tree. Paths are absolute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -129,10 +130,7 @@ fn attach(mount: &OwnedFd, directory: &Path) -> Result<(), MountError> {
 fn erofs(image: &Path) -> Result<OwnedFd, MountError> {
     match erofs_from(image, image) {
         Err(error) if error.source.raw_os_error() == Some(libc::ENOTBLK) => {
-            let (device, _kept_until_it_is_mounted) =
-                namespace::loop_device(image, Reads::Cached).map_err(|error| {
-                    MountError::new(format!("make a loop device of {}", image.display()), error)
-                })?;
+            let (device, _kept_until_it_is_mounted) = loop_device(image)?;
             erofs_from(&device, image)
         }
         other => other,
@@ -269,13 +267,19 @@ fn open_pack(path: &Path) -> Result<OwnedFd, MountError> {
     }
 }
 
+/// What is read, and so decompressed, around the place of a fault in a pack: one block.
+const READ_AROUND_KIB: &str = "256";
+
+/// Makes a loop device of an image. It reads by way of the page cache, where the kernel reads ahead: squashfs waits
+/// for each of its blocks, and past the cache for the disk each time.
+fn loop_device(image: &Path) -> Result<(PathBuf, File), MountError> {
+    namespace::loop_device(image)
+        .map_err(|error| MountError::new(format!("make a loop device of {}", image.display()), error))
+}
+
 /// Mounts the squashfs image of a pack, attached nowhere.
 fn squashfs(image: &Path) -> Result<OwnedFd, MountError> {
-    let failed =
-        |error| MountError::new(format!("make a loop device of {}", image.display()), error as io::Error);
-    let device = namespace::loop_device(image, Reads::Direct);
-    let (device, _kept_until_it_is_mounted) =
-        device.or_else(|_| namespace::loop_device(image, Reads::Cached)).map_err(failed)?;
+    let (device, _kept_until_it_is_mounted) = loop_device(image)?;
     let mounted = |threads: Option<&str>| {
         let context = Context::open("squashfs")?;
         context.flag("ro")?;
@@ -286,7 +290,13 @@ fn squashfs(image: &Path) -> Result<OwnedFd, MountError> {
         context.create(&format!("mount the pack {}", image.display()))
     };
     // A decompressor for each processor, where the kernel lets that be chosen (Linux 6.2).
-    mounted(Some("percpu")).or_else(|_| mounted(None))
+    let mount = mounted(Some("percpu")).or_else(|_| mounted(None))?;
+    // Afterwards: mounting makes it four blocks.
+    if let Some(name) = device.file_name() {
+        let setting = Path::new("/sys/block").join(name).join("queue/read_ahead_kb");
+        let _only_slower_without = fs::write(setting, READ_AROUND_KIB);
+    }
+    Ok(mount)
 }
 
 /// Mounts the image of a pack at a directory.

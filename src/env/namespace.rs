@@ -121,21 +121,10 @@ const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LO_FLAGS_READ_ONLY: u32 = 1;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
-const LO_FLAGS_DIRECT_IO: u32 = 16;
-
-/// How a loop device reads its file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Reads {
-    /// Through the page cache.
-    Cached,
-    /// Past it, where the file system allows: what is mounted from the device has a cache of its own.
-    Direct,
-}
 
 /// Makes a read-only loop device of `image` (loop(4), Linux 5.8); it is undone when nobody has it open any more.
-pub(crate) fn loop_device(image: &Path, reads: Reads) -> io::Result<(PathBuf, File)> {
+pub(crate) fn loop_device(image: &Path) -> io::Result<(PathBuf, File)> {
     let image = File::open(image)?;
-    let direct = if reads == Reads::Direct { LO_FLAGS_DIRECT_IO } else { 0 };
     let control = OpenOptions::new().read(true).write(true).open("/dev/loop-control")?;
     // Somebody else may take the free one first.
     for _attempt in 0..64 {
@@ -157,7 +146,7 @@ pub(crate) fn loop_device(image: &Path, reads: Reads) -> io::Result<(PathBuf, Fi
             number: 0,
             encrypt_type: 0,
             encrypt_key_size: 0,
-            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR | direct,
+            flags: LO_FLAGS_READ_ONLY | LO_FLAGS_AUTOCLEAR,
             file_name: [0; 64],
             crypt_name: [0; 64],
             encrypt_key: [0; 32],

@@ -20,6 +20,8 @@ mod promote;
 mod read;
 mod squashfs;
 mod table;
+#[cfg(test)]
+mod tests;
 mod write;
 
 use std::collections::BTreeMap;

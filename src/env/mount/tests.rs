@@ -1,9 +1,7 @@
 //! The ways of older kernels, on whatever kernel this is.
 
-use std::fs;
-
 use infradev_layers::{Content, Kind, Metadata, TreeBuilder, merge};
-use infradev_store::{ObjectId, object_name, remove_tree};
+use infradev_store::{Access, ObjectId, Store, object_name, remove_tree};
 
 use super::*;
 use crate::env::image::{Sources, write_metadata};
@@ -75,7 +73,7 @@ fn privileged_an_image_on_a_loop_device_attached_and_by_name() {
         return;
     }
     let (_directory, overlay, place) = ground(BackEnd::Erofs);
-    let Ok((device, kept)) = namespace::loop_device(&overlay.metadata, namespace::Reads::Cached) else {
+    let Ok((device, kept)) = namespace::loop_device(&overlay.metadata) else {
         return;
     };
     let image = erofs_from(&device, &overlay.metadata).unwrap();
@@ -113,4 +111,22 @@ fn privileged_a_farm_by_name_with_either_kind_of_marks() {
         drop(attached);
         remove_tree(&directory.path().join("work")).unwrap();
     }
+}
+
+#[test]
+fn privileged_a_fault_in_a_pack_reads_one_block() {
+    if skip() {
+        return;
+    }
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let store = Store::open(&directory.path().join("store"), Access::Write).unwrap();
+    let lease = store.lease("mount").unwrap();
+    let place = directory.path().join("place");
+    fs::create_dir(&place).unwrap();
+    mount_pack(&store.sample_pack(&lease).unwrap(), &place).unwrap();
+    let _attached = Attached(&place);
+    let device = rustix::fs::stat(&place).unwrap().st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let setting = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/read_ahead_kb")).unwrap();
+    assert_eq!(setting.trim(), READ_AROUND_KIB);
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use rayon::prelude::*;
 
 use super::read::Unread;
+use super::table::BLOCK;
 use super::write::{Source, Staged};
 use super::{PACK_MINIMUM, Pack, Tier};
 use crate::error::{Context, Result};
@@ -29,7 +30,8 @@ pub struct CompressPlan {
     pub copies: Vec<ObjectId>,
     /// Their bytes on disk.
     pub copy_bytes: u64,
-    /// Packs that would be rewritten: most of them is dead, or they are small beside what is packed now.
+    /// Packs that would be rewritten: most of them is dead, they are small beside what is packed now, or of an
+    /// older form.
     pub rewritten: Vec<PackId>,
     /// Plain objects that are large enough but stay as they are, because something uses them right now.
     pub in_use: usize,
@@ -97,7 +99,9 @@ impl Store {
         let is_dead = |pack: &Arc<Pack>| plan.live_bytes(pack, &packs) * 2 < pack.table.end();
         // So that the number of packs grows with the logarithm of the bytes: each is looked through in turn.
         let is_small = |pack: &Arc<Pack>| pack.table.end() <= plan.bytes / 2;
-        let rewritten = packs.iter().filter(|pack| is_dead(pack) || is_small(pack)).map(|pack| pack.id);
+        let is_old = |pack: &Arc<Pack>| pack.table.block() != BLOCK;
+        let rewritten = packs.iter().filter(|pack| is_dead(pack) || is_small(pack) || is_old(pack));
+        let rewritten = rewritten.map(|pack| pack.id);
         plan.rewritten = rewritten.collect();
         Ok(plan)
     }
@@ -261,7 +265,7 @@ impl Store {
     }
 
     /// Gives a pack its names, the image first: with its table it exists.
-    fn name_pack(&self, staged: &Staged) -> Result<()> {
+    pub(super) fn name_pack(&self, staged: &Staged) -> Result<()> {
         // A collection takes an image without a table for one that was forgotten.
         let _commit = Lock::wait(&self.layout().commit_lock(), Mode::Shared)?;
         for (from, to) in [

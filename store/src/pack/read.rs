@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use super::table::{BLOCK, Packed, STORED, stored_bytes};
+use super::table::{Packed, STORED, stored_bytes};
 use super::{Pack, frame};
 use crate::error::{Context, Result};
 use crate::{ObjectId, Store};
@@ -46,10 +46,11 @@ impl Reading<'_> {
     ) -> Result<(), Unread> {
         let mut hasher = blake3::Hasher::new();
         let mut decompressor = zstd::bulk::Decompressor::new().map_err(Unread::Failed)?;
-        let mut content = Vec::with_capacity(BLOCK as usize);
+        let block_size = self.pack.table.block();
+        let mut content = Vec::with_capacity(block_size as usize);
         let mut left = packed.size;
         self.frames(packed, |word, frame| {
-            let expected = left.min(BLOCK) as usize;
+            let expected = left.min(block_size) as usize;
             let block: &[u8] = if word & STORED != 0 {
                 frame
             } else {

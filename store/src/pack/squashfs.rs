@@ -10,7 +10,7 @@
 //!
 //! Inodes are numbered from 1: the objects by id, the 256 directories by name, the root.
 
-use super::table::{BLOCK, FIRST_BLOCK, Table};
+use super::table::{FIRST_BLOCK, Table};
 use crate::ingest::OBJECT_MTIME;
 
 /// Content of a metadata block.
@@ -186,13 +186,13 @@ pub(crate) fn frame(table: &Table) -> Frame {
 
     let root_place = u64::from(root.block) << 16 | u64::from(root.offset);
     let mut head = b"hsqs".to_vec();
-    for field in [root_number, OBJECT_MTIME as u32, BLOCK as u32, 0] {
+    for field in [root_number, OBJECT_MTIME as u32, table.block() as u32, 0] {
         head.extend_from_slice(&field.to_le_bytes());
     }
     const ZSTD: u16 = 6;
     // Inodes and owners are not compressed; there are no fragments and no attributes.
     const FLAGS: u16 = 0x0001 | 0x0800 | 0x0010 | 0x0200;
-    for field in [ZSTD, BLOCK.trailing_zeros() as u16, FLAGS, 1, 4, 0] {
+    for field in [ZSTD, table.block().trailing_zeros() as u16, FLAGS, 1, 4, 0] {
         head.extend_from_slice(&field.to_le_bytes());
     }
     for field in [root_place, used, index_at, NONE, inodes_at, lists_at, NONE, NONE] {

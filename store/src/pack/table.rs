@@ -1,13 +1,13 @@
 //! The table of a pack: which objects are in it and where, so that they can be read without mounting it.
 //!
 //! ```text
-//! magic      16 bytes   "infradev pack", 0x00, 0x00, format version 1
+//! magic      16 bytes   "infradev pack", 0x00, 0x00, format version: 2; 1 in packs whose blocks are of 1 MiB
 //! count      u32 LE     number of objects, at least one
 //! objects    ascending by id, distinct; each:
 //!              id       32 bytes
 //!              size     u64 LE, bytes of content, not zero
 //!              start    u64 LE, where its first block is in the .sqfs file
-//!              words    u32 LE for each block of 1 MiB, the last one shorter: bytes of the block in the file;
+//!              words    u32 LE for each block of 256 KiB, the last one shorter: bytes of the block in the file;
 //!                       bit 24 is set if they are the content itself, else they are a zstd frame
 //! ```
 //!
@@ -16,11 +16,15 @@
 
 use crate::{ObjectId, PackId};
 
-/// Opens every table; the last byte is the format version. Changing it changes every `PackId`.
-pub(crate) const TABLE_MAGIC: [u8; 16] = *b"infradev pack\0\0\x01";
+/// Opens every table; the format version follows. Changing what is written changes every `PackId`.
+const TABLE_MAGIC: [u8; 15] = *b"infradev pack\0\0";
 
-/// Bytes of content in a block: the most that squashfs can have, which compresses best.
-pub(crate) const BLOCK: u64 = 1 << 20;
+/// Bytes of content in a block of a pack that is written: a small block that a fault reads leaves more of a large
+/// library alone, a large one compresses better (`decisions/0021`).
+pub(crate) const BLOCK: u64 = 256 << 10;
+
+/// The format versions, and what a block has in each.
+const VERSIONS: [(u8, u64); 2] = [(1, 1 << 20), (2, BLOCK)];
 
 /// Set in the word of a block that is stored as it is (squashfs: SQUASHFS_COMPRESSED_BIT_BLOCK).
 pub(crate) const STORED: u32 = 1 << 24;
@@ -41,8 +45,9 @@ pub(crate) struct Packed {
 }
 
 /// The table of a pack.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Table {
+    block: u64,
     objects: Vec<Packed>,
     words: Vec<u32>,
 }
@@ -52,15 +57,31 @@ pub(crate) fn stored_bytes(word: u32) -> u64 {
     u64::from(word & (STORED - 1))
 }
 
-fn block_count(size: u64) -> usize {
-    size.div_ceil(BLOCK) as usize
+impl Default for Table {
+    fn default() -> Self {
+        Self::of(BLOCK)
+    }
 }
 
 impl Table {
+    /// Makes the table of an empty pack with blocks of so many bytes.
+    pub(super) fn of(block: u64) -> Self {
+        Self { block, objects: vec![], words: vec![] }
+    }
+
+    /// Bytes of content in a block.
+    pub(crate) fn block(&self) -> u64 {
+        self.block
+    }
+
+    fn block_count(&self, size: u64) -> usize {
+        size.div_ceil(self.block) as usize
+    }
+
     /// Adds an object behind the others; its id is higher than theirs.
     pub(crate) fn add(&mut self, object: ObjectId, size: u64, words: &[u32]) {
         debug_assert!(self.objects.last().is_none_or(|last| last.object < object));
-        debug_assert_eq!(words.len(), block_count(size));
+        debug_assert_eq!(words.len(), self.block_count(size));
         let start = self.end();
         self.objects.push(Packed { object, size, start, first_word: self.words.len() });
         self.words.extend_from_slice(words);
@@ -79,7 +100,7 @@ impl Table {
 
     /// The words of an object's blocks.
     pub(crate) fn words(&self, packed: &Packed) -> &[u32] {
-        &self.words[packed.first_word..packed.first_word + block_count(packed.size)]
+        &self.words[packed.first_word..packed.first_word + self.block_count(packed.size)]
     }
 
     /// Bytes that the blocks of an object take in the image.
@@ -95,6 +116,8 @@ impl Table {
     /// Writes the table.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut bytes = TABLE_MAGIC.to_vec();
+        let version = VERSIONS.iter().find(|(_, block)| *block == self.block);
+        bytes.push(version.expect("a table has blocks of some version").0);
         let count = u32::try_from(self.objects.len()).expect("a pack has fewer than 2^32 objects");
         bytes.extend_from_slice(&count.to_le_bytes());
         for packed in &self.objects {
@@ -125,18 +148,20 @@ impl Table {
             Some(taken)
         };
         let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().expect("eight bytes"));
+        let version = take(1)?[0];
+        let (_, block) = *VERSIONS.iter().find(|(known, _)| *known == version)?;
         let count = u32::from_le_bytes(take(4)?.try_into().expect("four bytes"));
-        let mut table = Table::default();
+        let mut table = Table::of(block);
         for _ in 0..count {
             let object = ObjectId::from_bytes(take(32)?.try_into().expect("32 bytes"));
             let (size, start) = (number(take(8)?), number(take(8)?));
-            let words = take(block_count(size).checked_mul(4)?)?;
+            let words = take(table.block_count(size).checked_mul(4)?)?;
             let words: Vec<u32> = words
                 .chunks_exact(4)
                 .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
                 .collect();
             let ascending = table.objects.last().is_none_or(|last| last.object < object);
-            if size == 0 || !ascending || start != table.end() || !are_sound(size, &words) {
+            if size == 0 || !ascending || start != table.end() || !are_sound(block, size, &words) {
                 return None;
             }
             table.add(object, size, &words);
@@ -146,9 +171,9 @@ impl Table {
 }
 
 /// Whether every block is as long as it can be.
-fn are_sound(size: u64, words: &[u32]) -> bool {
+fn are_sound(block: u64, size: u64, words: &[u32]) -> bool {
     words.iter().enumerate().all(|(number, word)| {
-        let content = BLOCK.min(size - number as u64 * BLOCK);
+        let content = block.min(size - number as u64 * block);
         let stored = stored_bytes(*word);
         if word & STORED != 0 {
             *word & !STORED < STORED && stored == content

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use rayon::prelude::*;
 use zstd::bulk::Compressor;
 
-use super::read::Unread;
-use super::table::{BLOCK, FIRST_BLOCK, STORED, Table};
+use super::read::{Reading, Unread};
+use super::table::{FIRST_BLOCK, Packed, STORED, Table};
 use super::{Pack, frame};
 use crate::disk::DiskFile;
 use crate::error::{Context, Result};
@@ -24,7 +24,7 @@ use crate::{Lease, ObjectId, PackId, Store};
 const LEVEL: i32 = 3;
 
 /// Blocks that are compressed at once: enough for the processors of a large machine, 32 MiB.
-const BATCH: usize = 32;
+const BATCH: usize = 128;
 
 /// Where the bytes of an object come from.
 #[derive(Debug, Clone)]
@@ -78,15 +78,27 @@ impl Store {
         sources: &[Source],
         progress: &dyn Progress,
     ) -> Result<(Option<Staged>, Vec<Damaged>)> {
+        self.fill_pack(Table::default(), lease, sources, progress)
+    }
+
+    /// Writes a pack with the blocks of `table`, which is empty.
+    pub(super) fn fill_pack(
+        &self,
+        table: Table,
+        lease: &Lease,
+        sources: &[Source],
+        progress: &dyn Progress,
+    ) -> Result<(Option<Staged>, Vec<Damaged>)> {
         let directory = lease.new_directory("pack")?;
         let (image, table_path) = (directory.join("image"), directory.join("table"));
         let mut file = self.disk().create(&image, 0o444).at("create", &image)?;
         file.write_all(&[0; FIRST_BLOCK as usize]).at("write", &image)?;
-        let mut writer = Writer { file, table: Table::default(), words: vec![], size: 0, damaged: vec![] };
+        let block = table.block();
+        let mut writer = Writer { file, table, words: vec![], size: 0, damaged: vec![] };
         std::thread::scope(|scope| {
             let (sender, receiver) = sync_channel(1);
             let reader = std::thread::Builder::new().name("pack".to_owned());
-            let read = move || read_all(self, sources, Sender { sender, batch: vec![] });
+            let read = move || read_all(self, sources, block, Sender { sender, batch: vec![] });
             reader.spawn_scoped(scope, read).at("read for", &image)?;
             write_all(&receiver, sources, &mut writer, progress).at("write", &image)
         })?;
@@ -137,7 +149,7 @@ impl Sender {
 }
 
 /// Reads every source in order, until the writer gives up.
-fn read_all(store: &Store, sources: &[Source], mut sender: Sender) {
+fn read_all(store: &Store, sources: &[Source], block: u64, mut sender: Sender) {
     for (number, source) in sources.iter().enumerate() {
         let mut heard = true;
         let mut send = |piece| {
@@ -145,8 +157,8 @@ fn read_all(store: &Store, sources: &[Source], mut sender: Sender) {
             heard
         };
         let read = match source {
-            Source::Plain(object) => read_plain(store, object, &mut send),
-            Source::Blocks(pack, object) => read_blocks(store, pack, object, &mut send),
+            Source::Plain(object) => read_plain(store, object, block, &mut send),
+            Source::Blocks(pack, object) => read_blocks(store, pack, object, block, &mut send),
         };
         match read {
             Err(_) if !heard => {}
@@ -161,13 +173,18 @@ fn read_all(store: &Store, sources: &[Source], mut sender: Sender) {
     let _the_writer_may_have_failed = sender.sender.send(sender.batch);
 }
 
-fn read_plain(store: &Store, object: &ObjectId, send: &mut dyn FnMut(Piece) -> bool) -> io::Result<()> {
+fn read_plain(
+    store: &Store,
+    object: &ObjectId,
+    block: u64,
+    send: &mut dyn FnMut(Piece) -> bool,
+) -> io::Result<()> {
     let mut file = File::open(store.layout().object(object))?;
     let mut left = file.metadata()?.len();
     let mut hasher = blake3::Hasher::new();
     loop {
-        let mut content = Vec::with_capacity(left.min(BLOCK) as usize);
-        (&mut file).take(BLOCK).read_to_end(&mut content)?;
+        let mut content = Vec::with_capacity(left.min(block) as usize);
+        (&mut file).take(block).read_to_end(&mut content)?;
         hasher.update(&content);
         left = left.saturating_sub(content.len() as u64);
         let is_last = left == 0 || content.is_empty();
@@ -182,22 +199,58 @@ fn read_blocks(
     store: &Store,
     pack: &Pack,
     object: &ObjectId,
+    block: u64,
     send: &mut dyn FnMut(Piece) -> bool,
 ) -> io::Result<()> {
     let gone = || io::Error::from(io::ErrorKind::NotFound);
     let packed = pack.table.find(object).ok_or_else(gone)?;
     let reading = store.open_pack(pack).map_err(io::Error::other)?.ok_or_else(gone)?;
-    let mut left = pack.table.words(packed).len();
-    let sent = reading.frames(packed, |word, frame| {
+    let sent = match pack.table.block() == block {
+        true => copy_frames(&reading, packed, send),
+        false => cut_anew(&reading, packed, block, send),
+    };
+    sent.map_err(|unread| match unread {
+        Unread::Damaged(detail) => io::Error::other(detail),
+        Unread::Failed(error) => error,
+    })
+}
+
+/// Sends the blocks of a packed object as they are.
+fn copy_frames(
+    reading: &Reading<'_>,
+    packed: &Packed,
+    send: &mut dyn FnMut(Piece) -> bool,
+) -> Result<(), Unread> {
+    let mut left = reading.pack.table.words(packed).len();
+    reading.frames(packed, |word, frame| {
         left -= 1;
         match send(Piece::Block(word, frame.to_vec(), (left == 0).then_some(packed.size))) {
             true => Ok(()),
             false => Err(Unread::Failed(io::ErrorKind::BrokenPipe.into())),
         }
-    });
-    sent.map_err(|unread| match unread {
-        Unread::Damaged(detail) => io::Error::other(detail),
-        Unread::Failed(error) => error,
+    })
+}
+
+/// Sends the content of an object whose blocks are of another size: those of the first version are larger by a
+/// whole number of times.
+fn cut_anew(
+    reading: &Reading<'_>,
+    packed: &Packed,
+    block: u64,
+    send: &mut dyn FnMut(Piece) -> bool,
+) -> Result<(), Unread> {
+    let mut hasher = blake3::Hasher::new();
+    let mut left = packed.size;
+    reading.read(packed, |content| {
+        for content in content.chunks(block as usize) {
+            hasher.update(content);
+            left -= content.len() as u64;
+            let found = (left == 0).then(|| hasher.finalize().into());
+            if !send(Piece::Content(content.to_vec(), found)) {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        Ok(())
     })
 }
 
