@@ -122,6 +122,9 @@ enum Command {
     Push(commands::push::PushArgs),
     /// Fetch published tasks, only what is missing here
     Pull(commands::pull::PullArgs),
+    /// Keep what one job of a pipeline has built for the next
+    #[command(subcommand)]
+    Ci(commands::ci::CiCommand),
     /// Check that the store is whole
     Verify(commands::verify::VerifyArgs),
     /// Say what this machine and this store allow
@@ -221,6 +224,7 @@ fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
         Command::Unpin { name } => commands::pin::unpin(session, &name),
         Command::Push(arguments) => commands::push::run(session, &arguments),
         Command::Pull(arguments) => commands::pull::run(session, &arguments),
+        Command::Ci(command) => commands::ci::run(session, &command),
         Command::Verify(arguments) => commands::verify::run(session, &arguments),
         Command::Doctor => commands::doctor::run(session),
         Command::Completions { shell } => {

@@ -1,6 +1,7 @@
 //! The commands, a file for each.
 
 pub(crate) mod build;
+pub(crate) mod ci;
 pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod du;

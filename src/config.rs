@@ -68,6 +68,9 @@ pub struct Config {
     /// The caller's search path, for tools of the host.
     #[serde(skip)]
     pub path: String,
+    /// Where a job's summary is collected (`GITHUB_STEP_SUMMARY`).
+    #[serde(skip)]
+    pub step_summary: Option<PathBuf>,
     /// TERM, for interactive commands.
     #[serde(skip)]
     pub term: Option<String>,
@@ -130,6 +133,7 @@ impl Config {
             ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
             path: variable("PATH")
                 .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
+            step_summary: variable("GITHUB_STEP_SUMMARY").map(PathBuf::from),
             term: variable("TERM"),
             warnings: vec![],
         };

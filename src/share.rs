@@ -13,6 +13,7 @@ pub mod manifest;
 pub mod pull;
 pub mod push;
 pub mod remote;
+pub mod steps;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -56,6 +57,18 @@ pub enum ShareError {
         /// Bytes that are free.
         free: u64,
     },
+}
+
+impl ShareError {
+    /// Whether something that should be there is not.
+    pub fn is_absence(&self) -> bool {
+        matches!(self, ShareError::Remote(RemoteError::Absent { .. }))
+    }
+
+    /// Whether the place forbids what was asked of it.
+    pub fn is_denied(&self) -> bool {
+        matches!(self, ShareError::Remote(error) if error.is_denied())
+    }
 }
 
 /// Returns the tag of a task variant: its name, as tags may be written.

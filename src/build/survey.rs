@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use infradev_recipes::{Action, Artifact, KeyContext, NodeIndex, Progress, StepRecord};
-use infradev_store::{ActionRecord, Store};
+use infradev_store::{ActionRecord, StepKey, Store};
 
 use super::host::Host;
 use super::sdist::WHEEL_SHA256;
@@ -111,6 +111,16 @@ pub fn shared_label(label: &str) -> &str {
 
 /// Looks every step of a plan up.
 pub fn survey(store: Option<&Store>, prepared: &Prepared, host: &Host) -> Result<Vec<Surveyed>, BuildError> {
+    survey_with(store, prepared, host, &|key| Ok(store.map(|store| store.step(key)).transpose()?.flatten()))
+}
+
+/// Looks every step of a plan up by `lookup`, which may know more than the store.
+pub fn survey_with(
+    store: Option<&Store>,
+    prepared: &Prepared,
+    host: &Host,
+    lookup: &dyn Fn(&StepKey) -> Result<Option<ActionRecord>, BuildError>,
+) -> Result<Vec<Surveyed>, BuildError> {
     let plan = &prepared.plan;
     let context = KeyContext {
         host_fingerprint: Some(host.fingerprint.clone()),
@@ -126,7 +136,7 @@ pub fn survey(store: Option<&Store>, prepared: &Prepared, host: &Host) -> Result
         add_inputs(store, prepared, index, &mut progress)?;
         let state = match plan.record(index, &context, &progress) {
             Err(_) => SurveyState::Unknown,
-            Ok(record) => match store.map(|store| store.step(&record.key())).transpose()?.flatten() {
+            Ok(record) => match lookup(&record.key())? {
                 Some(found) => {
                     progress.layers.insert(index, found.layers[0]);
                     if let Some(sha256) = found.outputs.get(WHEEL_SHA256) {
@@ -158,7 +168,10 @@ fn add_inputs(
     let source = needs
         .filter(|need| matches!(plan.node(**need).action, Action::Source))
         .find_map(|need| progress.layers.get(need));
-    if let (Some(store), Some(source)) = (store, source) {
+    // A layer that is only known by name has no inputs yet, and the step no key.
+    if let (Some(store), Some(source)) = (store, source)
+        && store.reaches_layer(source)
+    {
         let tree = crate::env::image::read_layers(store, &[*source])?.remove(0);
         let inputs = step::inputs(&tree, &plan.recipe, build)?;
         progress.inputs.insert(index, *inputs.layer_id().as_bytes());

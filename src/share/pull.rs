@@ -72,7 +72,8 @@ pub fn pull(
         detail: error.to_string(),
     };
     let manifest = manifest_of(&raw).map_err(wrong)?;
-    let puller = Puller { store, lease, remote, ui, fetched: AtomicU64::new(raw.bytes.len() as u64) };
+    let puller = Puller::new(store, lease, remote, ui);
+    puller.count(raw.bytes.len() as u64);
     let configuration = puller.small_blob(&manifest.config, MAX_CONFIG)?;
     let published = take_apart(&manifest, &configuration).map_err(wrong)?;
     let built = published.built;
@@ -126,17 +127,26 @@ struct Need<'a> {
     objects: HashSet<Reference>,
 }
 
-struct Puller<'a> {
+pub(super) struct Puller<'a> {
     store: &'a Store,
-    lease: &'a Lease,
+    pub(super) lease: &'a Lease,
     remote: &'a dyn Remote,
     ui: &'a Ui,
-    fetched: AtomicU64,
+    /// Bytes that came over so far.
+    pub(super) fetched: AtomicU64,
 }
 
-impl Puller<'_> {
+impl<'a> Puller<'a> {
+    pub(super) fn new(store: &'a Store, lease: &'a Lease, remote: &'a dyn Remote, ui: &'a Ui) -> Self {
+        Self { store, lease, remote, ui, fetched: AtomicU64::new(0) }
+    }
+
     /// Fetches the layers `missing` from `blobs`; returns how many layers and objects were new.
-    fn layers(&self, missing: &HashSet<LayerId>, blobs: &[LayerBlob]) -> Result<(usize, usize), ShareError> {
+    pub(super) fn layers(
+        &self,
+        missing: &HashSet<LayerId>,
+        blobs: &[LayerBlob],
+    ) -> Result<(usize, usize), ShareError> {
         let holds = |blob: &&LayerBlob| blob.layers.iter().any(|layer| missing.contains(layer));
         let holding: Vec<&LayerBlob> = blobs.iter().filter(holds).collect();
         let needs = in_parallel(WORKERS, holding, |blob| self.need(blob, missing))?;
@@ -159,7 +169,7 @@ impl Puller<'_> {
     }
 
     /// Finds out what is needed of a blob.
-    fn need<'a>(&self, blob: &'a LayerBlob, missing: &HashSet<LayerId>) -> Result<Need<'a>, ShareError> {
+    fn need<'b>(&self, blob: &'b LayerBlob, missing: &HashSet<LayerId>) -> Result<Need<'b>, ShareError> {
         let toc = self.toc(blob)?;
         let mut layers = vec![];
         let mut objects = HashSet::new();
@@ -263,7 +273,7 @@ impl Puller<'_> {
     }
 
     /// Takes the records all of whose layers are here; returns how many.
-    fn take_records(&self, records: Vec<ActionRecord>) -> Result<usize, ShareError> {
+    pub(super) fn take_records(&self, records: Vec<ActionRecord>) -> Result<usize, ShareError> {
         let ingest = self.store.ingest(self.lease)?;
         let mut taken = 0;
         for record in records {

@@ -177,14 +177,14 @@ struct Facts {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Counts {
+pub(super) struct Counts {
     uploaded: usize,
-    uploaded_bytes: u64,
+    pub(super) uploaded_bytes: u64,
     mounted: usize,
     present_bytes: u64,
 }
 
-struct Publisher<'a> {
+pub(super) struct Publisher<'a> {
     store: &'a Store,
     lease: &'a Lease,
     remote: &'a dyn Remote,
@@ -197,7 +197,7 @@ struct Publisher<'a> {
 }
 
 impl<'a> Publisher<'a> {
-    fn new(
+    pub(super) fn new(
         store: &'a Store,
         lease: &'a Lease,
         remote: &'a dyn Remote,
@@ -210,7 +210,7 @@ impl<'a> Publisher<'a> {
         Ok(Self { store, lease, remote, compression, ui, cache, counts, sent })
     }
 
-    fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Counts {
         *self.counts.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
@@ -219,7 +219,7 @@ impl<'a> Publisher<'a> {
     }
 
     /// Publishes the blobs of `parts`, several at once, large ones first; returns them in the order of `parts`.
-    fn publish(&self, parts: Vec<&Part>) -> Result<Vec<LayerBlob>, ShareError> {
+    pub(super) fn publish(&self, parts: Vec<&Part>) -> Result<Vec<LayerBlob>, ShareError> {
         let mut order: Vec<usize> = (0..parts.len()).collect();
         order.sort_by_key(|at| std::cmp::Reverse(parts[*at].tree.apparent_bytes()));
         let blobs = super::in_parallel(WORKERS, order, |at| Ok((at, self.publish_one(parts[at])?)))?;
@@ -322,7 +322,7 @@ impl<'a> Publisher<'a> {
     }
 
     /// Uploads a blob that is in memory, unless it is there.
-    fn small_blob(&self, what: &str, content: &[u8]) -> Result<(), ShareError> {
+    pub(super) fn small_blob(&self, what: &str, content: &[u8]) -> Result<(), ShareError> {
         let (digest, size) = (Digest::of(content), content.len() as u64);
         if self.remote.has_blob(&digest, size)? {
             self.count(|counts| counts.present_bytes += size);

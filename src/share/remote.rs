@@ -57,6 +57,20 @@ pub enum RemoteError {
     },
 }
 
+impl RemoteError {
+    /// Whether the place forbids what was asked of it.
+    pub fn is_denied(&self) -> bool {
+        use reqwest::StatusCode;
+        match self {
+            RemoteError::Net(NetError::Status { status, .. }) => {
+                matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
+            }
+            RemoteError::Io { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
+            _ => false,
+        }
+    }
+}
+
 /// A place for images of one name. Used by several threads at once.
 pub trait Remote: Sync {
     /// Names it for people, without its scheme and any password.

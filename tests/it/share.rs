@@ -1,3 +1,4 @@
 //! Sharing: what is pushed comes back as it was, and only what is missing moves.
 
+mod ci;
 mod layout;
