@@ -125,6 +125,8 @@ enum Command {
     /// Keep what one job of a pipeline has built for the next
     #[command(subcommand)]
     Ci(commands::ci::CiCommand),
+    /// Remove saved build steps that no task needs any more
+    Prune(commands::prune::PruneArgs),
     /// Check that the store is whole
     Verify(commands::verify::VerifyArgs),
     /// Say what this machine and this store allow
@@ -225,6 +227,7 @@ fn dispatch(session: &Session, command: Command) -> CommandResult<u8> {
         Command::Push(arguments) => commands::push::run(session, &arguments),
         Command::Pull(arguments) => commands::pull::run(session, &arguments),
         Command::Ci(command) => commands::ci::run(session, &command),
+        Command::Prune(arguments) => commands::prune::run(session, &arguments),
         Command::Verify(arguments) => commands::verify::run(session, &arguments),
         Command::Doctor => commands::doctor::run(session),
         Command::Completions { shell } => {

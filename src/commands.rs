@@ -12,6 +12,7 @@ pub(crate) mod lock;
 pub(crate) mod ls;
 pub(crate) mod pin;
 pub(crate) mod plan;
+pub(crate) mod prune;
 pub(crate) mod pull;
 pub(crate) mod push;
 pub(crate) mod quickstart;

@@ -10,16 +10,19 @@ mod fetch;
 mod group;
 mod image;
 pub mod manifest;
+pub mod prune;
 pub mod pull;
 pub mod push;
 pub mod remote;
 pub mod steps;
+mod transfers;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use digest::{Digest, DigestError};
 pub use remote::{Remote, RemoteError};
+pub use transfers::{Transfers, clear_transfers};
 
 use crate::build::root::root_name;
 use crate::env::image::StackError;

@@ -9,6 +9,7 @@ use crate::env::packs::sweep_mounts;
 use crate::env::state::mounted_layers;
 use crate::error::CommandResult;
 use crate::session::Session;
+use crate::share::clear_transfers;
 use crate::ui::{bytes, counted};
 
 /// Arguments of `gc`.
@@ -39,6 +40,8 @@ struct Collected {
     packs: usize,
     bytes: u64,
     waiting: usize,
+    /// Bytes of what transfers had kept for the next ones.
+    transfers: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     compress: Option<Compression>,
 }
@@ -109,6 +112,7 @@ pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
         packs: plan.packs.len(),
         bytes: plan.bytes,
         waiting: 0,
+        transfers: clear_transfers(store, arguments.dry_run)?,
         compress: None,
     };
     if !arguments.dry_run {
@@ -147,6 +151,12 @@ pub(crate) fn run(session: &Session, arguments: &GcArgs) -> CommandResult<u8> {
             counted(live_layers, "layer"),
             counted(roots, "root")
         );
+        if collected.transfers > 0 {
+            text.push_str(&format!(
+                "{word} what pushes and pulls had kept: {}\n",
+                bytes(collected.transfers)
+            ));
+        }
         text.push_str(&collected.compress.as_ref().map(Compression::text).unwrap_or_default());
         text
     });

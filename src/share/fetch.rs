@@ -8,12 +8,12 @@ use std::path::PathBuf;
 
 use infradev_layers::{Frame, Toc};
 use infradev_store::references::Reference;
-use infradev_store::{Ingest, PutError, Store};
+use infradev_store::{Ingest, PutError};
 use sha2::{Digest as _, Sha256};
 
 use super::image::LayerBlob;
 use super::manifest::Descriptor;
-use super::{Digest, Remote, RemoteError, ShareError};
+use super::{Digest, Remote, RemoteError, ShareError, Transfers};
 
 /// Requests for parts ask for at most so many bytes.
 const PART: u64 = 16 << 20;
@@ -22,7 +22,7 @@ const GAP: u64 = 4 << 10;
 
 /// A blob, where it comes from, and where its content goes.
 pub(super) struct Fetched<'a> {
-    pub(super) store: &'a Store,
+    pub(super) transfers: &'a Transfers,
     pub(super) remote: &'a dyn Remote,
     pub(super) blob: &'a LayerBlob,
     pub(super) ingest: &'a Ingest<'a>,
@@ -162,7 +162,7 @@ pub(super) fn fetch_whole(
     objects: &HashSet<Reference>,
     count: &dyn Fn(u64),
 ) -> Result<(), ShareError> {
-    let (file, path) = download(what.store, what.remote, what.blob, count)?;
+    let (file, path) = download(what.transfers, what.remote, what.blob, count)?;
     let read = |offset: u64, length: u64| -> Result<Vec<u8>, ShareError> {
         let mut bytes = vec![0; length as usize];
         file.read_exact_at(&mut bytes, offset)
@@ -254,18 +254,16 @@ impl<R: Read> Read for Hashing<'_, R> {
 
 /// Downloads a whole blob to the store's caches, going on where an earlier attempt was killed; checks its digest.
 fn download(
-    store: &Store,
+    transfers: &Transfers,
     remote: &dyn Remote,
     blob: &LayerBlob,
     count: &dyn Fn(u64),
 ) -> Result<(File, PathBuf), ShareError> {
-    let directory = store.layout().cache("transfers");
-    let path = directory.join(blob.digest.hex());
+    let path = transfers.arriving.join(blob.digest.hex());
     let failed = |action| {
         let path = path.clone();
         move |error: io::Error| ShareError::from(infradev_store::Error::io(action, &path, error))
     };
-    fs::create_dir_all(&directory).map_err(failed("create"))?;
     let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
     let mut file = options.map_err(failed("open"))?;
     rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive)
@@ -313,12 +311,12 @@ fn download(
 
 /// Returns the table of contents of a blob of which no parts are given.
 pub(super) fn tail_of_whole(
-    store: &Store,
+    transfers: &Transfers,
     remote: &dyn Remote,
     blob: &LayerBlob,
     count: &dyn Fn(u64),
 ) -> Result<Vec<u8>, ShareError> {
-    let (file, path) = download(store, remote, blob, count)?;
+    let (file, path) = download(transfers, remote, blob, count)?;
     let mut tail = vec![0; usize::try_from(blob.toc.length).unwrap_or(0)];
     file.read_exact_at(&mut tail, blob.toc.offset)
         .map_err(|error| infradev_store::Error::io("read", &path, error))?;

@@ -16,7 +16,7 @@ use super::fetch::{Fetched, fetch_frames, fetch_whole};
 use super::image::{LayerBlob, RECORDS, manifest_of, take_apart};
 use super::manifest::{Descriptor, Manifest};
 use super::push::RECORDS_BLOB;
-use super::{Remote, RemoteError, ShareError, in_parallel};
+use super::{Remote, RemoteError, ShareError, Transfers, in_parallel};
 use crate::build::root::BuiltTask;
 use crate::ui::{Ui, bytes};
 
@@ -72,7 +72,7 @@ pub fn pull(
         detail: error.to_string(),
     };
     let manifest = manifest_of(&raw).map_err(wrong)?;
-    let puller = Puller::new(store, lease, remote, ui);
+    let puller = Puller::new(store, lease, remote, ui)?;
     puller.count(raw.bytes.len() as u64);
     let configuration = puller.small_blob(&manifest.config, MAX_CONFIG)?;
     let published = take_apart(&manifest, &configuration).map_err(wrong)?;
@@ -132,13 +132,20 @@ pub(super) struct Puller<'a> {
     pub(super) lease: &'a Lease,
     remote: &'a dyn Remote,
     ui: &'a Ui,
+    transfers: Transfers,
     /// Bytes that came over so far.
     pub(super) fetched: AtomicU64,
 }
 
 impl<'a> Puller<'a> {
-    pub(super) fn new(store: &'a Store, lease: &'a Lease, remote: &'a dyn Remote, ui: &'a Ui) -> Self {
-        Self { store, lease, remote, ui, fetched: AtomicU64::new(0) }
+    pub(super) fn new(
+        store: &'a Store,
+        lease: &'a Lease,
+        remote: &'a dyn Remote,
+        ui: &'a Ui,
+    ) -> Result<Self, ShareError> {
+        let (transfers, fetched) = (Transfers::of(store)?, AtomicU64::new(0));
+        Ok(Self { store, lease, remote, ui, transfers, fetched })
     }
 
     /// Fetches the layers `missing` from `blobs`; returns how many layers and objects were new.
@@ -198,7 +205,9 @@ impl<'a> Puller<'a> {
     fn toc(&self, blob: &LayerBlob) -> Result<Toc, ShareError> {
         let tail = match self.remote.blob_part(&blob.digest, blob.toc.offset, blob.toc.length)? {
             Some(tail) => tail,
-            None => super::fetch::tail_of_whole(self.store, self.remote, blob, &|count| self.count(count))?,
+            None => {
+                super::fetch::tail_of_whole(&self.transfers, self.remote, blob, &|count| self.count(count))?
+            }
         };
         self.count(tail.len() as u64);
         let toc = blob.toc.read(&tail, blob.compression, blob.toc.offset);
@@ -221,7 +230,8 @@ impl<'a> Puller<'a> {
             let wanted = need.toc.frames.iter().filter(|frame| left.remove(&frame.object));
             let frames: Vec<_> = wanted.copied().collect();
             let wanted: u64 = frames.iter().map(|frame| frame.length).sum();
-            let what = Fetched { store: self.store, remote: self.remote, blob: need.blob, ingest: &ingest };
+            let what =
+                Fetched { transfers: &self.transfers, remote: self.remote, blob: need.blob, ingest: &ingest };
             // Nearly all of it: then all, which also checks the archive as engines would read it.
             let mut done = if wanted * 10 >= need.blob.size * 9 {
                 Ok(false)

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::group::{Part, loose_parts, parts};
 use super::image::{LayerBlob, RECORDS, compose};
 use super::manifest::{Descriptor, EMPTY, MANIFEST, Manifest};
-use super::{Digest, Remote, ShareError};
+use super::{Digest, Remote, ShareError, Transfers};
 use crate::build::root::BuiltTask;
 use crate::env::image::read_layers;
 use crate::ui::{Ui, bytes};
@@ -190,8 +190,7 @@ pub(super) struct Publisher<'a> {
     remote: &'a dyn Remote,
     compression: Compression,
     ui: &'a Ui,
-    /// Blobs that were made, and what is known of them. A cache: a collection removes it.
-    cache: PathBuf,
+    transfers: Transfers,
     counts: Mutex<Counts>,
     sent: AtomicU64,
 }
@@ -204,10 +203,9 @@ impl<'a> Publisher<'a> {
         compression: Compression,
         ui: &'a Ui,
     ) -> Result<Self, ShareError> {
-        let cache = store.layout().cache("blobs");
-        fs::create_dir_all(&cache).map_err(|error| infradev_store::Error::io("create", &cache, error))?;
+        let transfers = Transfers::of(store)?;
         let (counts, sent) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { store, lease, remote, compression, ui, cache, counts, sent })
+        Ok(Self { store, lease, remote, compression, ui, transfers, counts, sent })
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -230,8 +228,10 @@ impl<'a> Publisher<'a> {
 
     fn publish_one(&self, part: &Part) -> Result<LayerBlob, ShareError> {
         let name = self.cache_name(part);
-        let (facts_path, blob_path) =
-            (self.cache.join(format!("{name}.json")), self.cache.join(format!("{name}.blob")));
+        let (facts_path, blob_path) = (
+            self.transfers.made.join(format!("{name}.json")),
+            self.transfers.made.join(format!("{name}.blob")),
+        );
         let known: Option<Facts> =
             fs::read(&facts_path).ok().and_then(|text| serde_json::from_slice(&text).ok());
         let mut facts = match known {

@@ -195,7 +195,7 @@ pub fn restore(
     ui: &Ui,
 ) -> Result<Restored, CommandError> {
     let started = Instant::now();
-    let puller = Puller::new(store, lease, remote, ui);
+    let puller = Puller::new(store, lease, remote, ui)?;
     // What was asked for so far; `None` is a miss.
     let asked: Mutex<HashMap<StepKey, Option<Step>>> = Mutex::default();
     let mut restored = Restored::default();

@@ -93,6 +93,22 @@ fn what_vanished_or_was_changed_is_a_miss_or_refused() {
 }
 
 #[test]
+fn steps_that_no_task_needs_are_pruned() {
+    let Some((place, remote)) = built() else { return };
+    place.ok(&["build", "demo/two"]);
+    place.ok(&["ci", "save", "all", "--to", &remote, "--all"]);
+    let dry = place.ok(&["prune", TASK, "--remote", &remote, "--dry-run"]);
+    assert!(dry.contains("would remove step-") && dry.contains("kept 6 steps"), "{dry}");
+    assert!(place.ok(&["prune", "all", "--remote", &remote]).starts_with("kept 7 steps"));
+    place.ok(&["prune", TASK, "--remote", &remote]);
+    let left = json(&place.ok(&["--json", "ci", "save", "all", "--to", &remote, "--all"]));
+    assert!(left["saved"] == 1 && left["present"] == 6, "{left}");
+    let other = Place::new(User::Caller);
+    let refused = other.run(&["prune", TASK, "--remote", &remote]);
+    assert!(refused.status == 4 && refused.stderr.contains("not in the store"), "{}", refused.stderr);
+}
+
+#[test]
 fn jobs_of_strangers_save_nothing_and_only_the_trusted_are_believed() {
     let Some((first, remote)) = built() else { return };
     let saved = first.run(&["ci", "save", TASK, "--to", &remote, "--read-only"]);
