@@ -156,7 +156,15 @@ pub fn run(arguments: &[String]) -> ExitCode {
     let parsed = match CommandLine::try_parse_from(arguments) {
         Ok(parsed) => parsed,
         Err(error) => {
-            let code = if error.use_stderr() { 2 } else { 0 };
+            // What runs commands fails with a status of its own, never with one that a command may have.
+            let is_exec = arguments
+                .windows(2)
+                .any(|pair| pair[0] == "env" && matches!(pair[1].as_str(), "exec" | "shell"));
+            let code = match (error.use_stderr(), is_exec) {
+                (false, _) => 0,
+                (true, true) => 125,
+                (true, false) => 2,
+            };
             let _closed_pipe = error.print();
             return ExitCode::from(code);
         }

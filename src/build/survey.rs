@@ -11,8 +11,11 @@ use super::{BuildError, Prepared, bytecode, driver, step};
 use crate::error::{CommandError, CommandResult, Kind};
 use crate::ui::bytes;
 
-/// How much a wheel grows when it is unpacked and compiled; measured on the environments of the catalog.
-const UNPACKED: u64 = 3;
+/// Returns the disk that a download takes when it is unpacked and compiled: text of small packages grows more than
+/// the libraries of large ones. Measured on the environments of the catalog.
+fn unpacked(download: u64) -> u64 {
+    download * if download < 50 << 20 { 5 } else { 3 }
+}
 
 /// A step, and whether it is there.
 #[derive(Debug)]
@@ -90,7 +93,7 @@ pub fn survey_all(store: Option<&Store>, prepared: &[Prepared], host: &Host) -> 
 pub fn ensure_room(store: &Store, prepared: &[Prepared], host: &Host) -> CommandResult {
     let free = store.free_bytes()?;
     let nodes = prepared.iter().flat_map(|prepared| prepared.plan.nodes());
-    let largest: u64 = nodes.map(|(_, node)| download(&node.action) * (1 + UNPACKED)).sum();
+    let largest: u64 = nodes.map(|(_, node)| download(&node.action)).map(|size| size + unpacked(size)).sum();
     if largest <= free {
         return Ok(());
     }
@@ -149,7 +152,7 @@ pub fn survey_with(
         };
         let is_hit = matches!(state, SurveyState::Hit(_));
         let download = if is_hit { 0 } else { download(&node.action) };
-        let disk = if is_hit { 0 } else { download * UNPACKED };
+        let disk = if is_hit { 0 } else { unpacked(download) };
         surveyed.push(Surveyed { label: node.label.clone(), state, download, disk });
     }
     Ok(surveyed)

@@ -86,7 +86,8 @@ pub(crate) fn run(session: &Session, arguments: &DuArgs) -> CommandResult<u8> {
         unique: usage.unique,
         on_disk: usage.on_disk,
         marginal: usage.marginal,
-        seconds: group.steps.values().sum(),
+        // The sum of nothing is -0.0.
+        seconds: group.steps.values().sum::<f64>() + 0.0,
     });
     let mut rows: Vec<Row> = rows.collect();
     if matches!(arguments.by, Grain::Package | Grain::Layer) {

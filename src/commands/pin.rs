@@ -17,6 +17,7 @@ pub(crate) fn pin(session: &Session, task: &str, name: Option<&str>) -> CommandR
     ensure_free(store, &name, &built.layers)?;
     store.set_root(RootKind::Pin, &name, &built)?;
     session.ui.note(format!("pinned {} as `{name}`", built.name()));
+    session.ui.data(&serde_json::json!({ "pinned": name }), String::new);
     Ok(0)
 }
 
@@ -43,5 +44,6 @@ pub(crate) fn unpin(session: &Session, name: &str) -> CommandResult<u8> {
         });
     }
     session.ui.note(format!("removed the pin `{name}`"));
+    session.ui.data(&serde_json::json!({ "unpinned": name }), String::new);
     Ok(0)
 }

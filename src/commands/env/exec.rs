@@ -41,6 +41,10 @@ fn run(session: &Session, place: &Place, command: Vec<String>) -> CommandResult<
     let attempt = || -> CommandResult<u8> {
         let store = session.store()?;
         match Environment::open(store, target) {
+            Ok(_) if keep.is_some() => {
+                Err(CommandError::usage(format!("`{target}` is an environment, which is kept anyway"))
+                    .hint("--keep is for a fresh one of a task"))
+            }
             Ok(environment) => in_environment(session, &environment, surroundings, command),
             Err(EnvironmentError::Absent(_) | EnvironmentError::Name(_)) => {
                 in_fresh(session, target, keep.as_deref(), which, surroundings, command)

@@ -41,6 +41,9 @@ pub(super) fn mount(session: &Session, arguments: &MountArgs) -> CommandResult<u
             };
             // A mount that was killed, typed again.
             if let Some(environment) = named.filter(same) {
+                session
+                    .ui
+                    .note(format!("`{}` is there already, with what was written in it", environment.name));
                 return attach_or_show(session, again(environment)?);
             }
             let name = match &arguments.name {
@@ -167,6 +170,7 @@ pub(super) fn unmount(session: &Session, name: &str) -> CommandResult<u8> {
     session
         .ui
         .note(format!("unmounted `{name}`; what was written in it stays until `infradev env rm {name}`"));
+    session.ui.data(&serde_json::json!({ "unmounted": name }), String::new);
     Ok(0)
 }
 

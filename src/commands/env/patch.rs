@@ -7,20 +7,26 @@ use super::exec;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
 
-/// Applies the patch on standard input, strictly first, then with its own context, then with some fuzz.
+/// Applies the patch on standard input, strictly first, then with its own context, then with some fuzz, and then
+/// only if all of it applies.
 ///
 /// The tools are the environment's. git is not asked to be clever about white space: a patch is applied as it is.
-pub(crate) const APPLY: &str = "
+pub(crate) const APPLY: &str = r#"
 cat >/tmp/infradev.patch || exit 1
 if command -v git >/dev/null; then
     git apply --whitespace=nowarn /tmp/infradev.patch && exit 0
     git apply --whitespace=nowarn --3way /tmp/infradev.patch && exit 0
+    if [ -n "$(git ls-files --unmerged)" ]; then
+        echo 'the conflicts are marked in the files' >&2
+        exit 1
+    fi
 fi
 if command -v patch >/dev/null; then
-    exec patch --batch --forward --fuzz=5 -p1 -i /tmp/infradev.patch
+    set -- --batch --forward --fuzz=5 -p1 --no-backup-if-mismatch -i /tmp/infradev.patch
+    patch "$@" --dry-run >/dev/null && exec patch "$@"
 fi
 exit 1
-";
+"#;
 
 pub(super) fn patch(session: &Session, name: &str, file: &Path) -> CommandResult<u8> {
     let shown = file.display();
@@ -29,6 +35,9 @@ pub(super) fn patch(session: &Session, name: &str, file: &Path) -> CommandResult
     }
     let input = std::fs::File::open(file)
         .map_err(|error| CommandError::usage(format!("cannot read the patch file {shown}: {error}")))?;
+    if input.metadata().is_ok_and(|found| found.len() == 0) {
+        return Err(CommandError::usage(format!("the patch {shown} is empty")));
+    }
     let command = ["sh", "-c", APPLY].map(str::to_owned).to_vec();
     let environment = crate::env::state::Environment::open(session.store()?, name)?;
     let surroundings = Surroundings { input: Some(input), ..Surroundings::default() };

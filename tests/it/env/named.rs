@@ -163,3 +163,25 @@ fn one_mount_at_a_time() {
         place.ok(&["env", "rm", "one"]);
     });
 }
+
+#[test]
+fn a_patch_applies_whole_or_not_at_all() {
+    for_each_user(|place| {
+        place.ok(&["env", "mount", TASK, "--name", "mine"]);
+        let patch = place.path("half.patch");
+        let half = "--- a/demo/__init__.py\n+++ b/demo/__init__.py\n@@ -1 +1 @@\n-VALUE = 1\n+VALUE = 5\n\
+                    --- a/run.sh\n+++ b/run.sh\n@@ -1,2 +1,2 @@\n-#!/bin/bash\n+#!/bin/zsh\n-nothing like it\n+at all\n";
+        fs::write(&patch, half).expect("an own file");
+        place.give_to_user();
+        let refused = place.run(&["env", "patch", "mine", &patch.display().to_string()]);
+        assert!(refused.status == 1 && refused.stderr.contains("does not apply"), "{refused:?}");
+        assert_eq!(place.ok(&["env", "diff", "mine"]), "");
+        fs::write(&patch, "").expect("an own file");
+        let empty = place.run(&["env", "patch", "mine", &patch.display().to_string()]);
+        assert!(empty.status == 2 && empty.stderr.contains("is empty"), "{empty:?}");
+        let kept = place.run(&["env", "exec", "mine", "--keep", "other", "--", "true"]);
+        assert!(kept.status == 125 && kept.stderr.contains("is an environment"), "{kept:?}");
+        assert_eq!(place.run(&["env", "exec", "--nonesuch", "mine", "--", "true"]).status, 125);
+        assert_eq!(place.ok(&["--json", "env", "rm", "mine", "mine"]).matches("mine").count(), 1);
+    });
+}
