@@ -6,6 +6,7 @@ use std::io::{self, Read};
 
 use infradev_store::Ingest;
 use sha2::{Digest, Sha256};
+use unicode_normalization::UnicodeNormalization;
 
 use super::reader::{Member, MemberKind, Reader};
 use super::{TarError, TarLimits};
@@ -223,14 +224,21 @@ impl Layer {
         Ok((builder.finish()?, self.notes))
     }
 
-    /// Notes names that are one on file systems which ignore case: legal here, and a trap elsewhere.
+    /// Notes names that are one on file systems which ignore case, or how letters are composed: legal here, and a trap
+    /// elsewhere.
     fn note_twins(&mut self) {
         let mut seen: HashMap<String, &TreePath> = HashMap::new();
         let mut twins = vec![];
         for path in self.entries.keys() {
             let Ok(text) = std::str::from_utf8(path.as_bytes()) else { continue };
-            if let Some(other) = seen.insert(text.to_lowercase(), path) {
-                twins.push((path.clone(), format!("differs from {other} in case only")));
+            let folded = |text: &str| text.to_lowercase().nfc().collect::<String>();
+            if let Some(other) = seen.insert(folded(text), path) {
+                let lower = |path: &TreePath| String::from_utf8_lossy(path.as_bytes()).to_lowercase();
+                let how = match lower(path) == lower(other) {
+                    true => "in case only",
+                    false => "in how its letters are composed only",
+                };
+                twins.push((path.clone(), format!("differs from {other} {how}")));
             }
         }
         for (path, what) in twins {
