@@ -13,6 +13,7 @@ use crate::error::{CommandError, CommandResult, Kind, chain};
 use crate::net::{Client, NetError, PackageIndex};
 use crate::share::Remote;
 use crate::share::dir::DirRemote;
+use crate::share::grading::bundled_catalogs;
 use crate::ui::Ui;
 
 /// The surroundings of a command.
@@ -134,7 +135,10 @@ impl Session {
 
     /// Opens the catalogs anew, to see what was written since.
     pub fn fresh_catalog(&self) -> CommandResult<Catalog> {
-        let mut roots = self.config.catalogs.value.clone();
+        let configured = &self.config.catalogs.value;
+        // Below all others: whoever has a catalog works on it.
+        let mut roots = bundled_catalogs(&self.config.store.value);
+        roots.extend(configured.iter().cloned());
         if roots.is_empty() {
             return Err(CommandError::usage("no catalog of recipes is configured")
                 .hint("name one with --catalog, or run infradev in a checkout that has recipes/catalog"));
@@ -149,7 +153,9 @@ impl Session {
 
     /// Reads the probes of a task.
     pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
-        let catalog = Catalog::open(&self.config.catalogs.value)?;
+        let mut roots = bundled_catalogs(&self.config.store.value);
+        roots.extend(self.config.catalogs.value.iter().cloned());
+        let catalog = Catalog::open(&roots)?;
         Ok(catalog.grading(task)?.probes)
     }
 

@@ -7,6 +7,7 @@
 mod digest;
 pub mod dir;
 mod fetch;
+pub mod grading;
 mod group;
 mod image;
 pub mod manifest;

@@ -272,6 +272,26 @@ impl Catalog {
         self.roots.iter().rev().map(|root| root.join(relative)).find(|path| path.is_file())
     }
 
+    /// Lists every file below a folder, in any of the directories, by its path relative to a root.
+    pub fn files_below(&self, folder: &str) -> Vec<String> {
+        let mut files = BTreeSet::new();
+        let mut folders = vec![folder.to_owned()];
+        while let Some(folder) = folders.pop() {
+            for root in &self.roots {
+                for entry in fs::read_dir(root.join(&folder)).into_iter().flatten().flatten() {
+                    let Ok(name) = entry.file_name().into_string() else { continue };
+                    let path = format!("{folder}/{name}");
+                    match entry.file_type() {
+                        Ok(kind) if kind.is_dir() => folders.push(path),
+                        Ok(kind) if kind.is_file() => drop(files.insert(path)),
+                        _ => {}
+                    }
+                }
+            }
+        }
+        files.into_iter().collect()
+    }
+
     fn text(&self, relative: &str) -> Result<(String, String), CatalogError> {
         let missing = || self.roots.last().map(|root| root.join(relative)).unwrap_or_default();
         let path = self.find(relative).unwrap_or_else(missing);

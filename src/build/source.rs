@@ -15,6 +15,7 @@ use super::wheel::fetch;
 use super::{BuildError, Product, Workshop, io};
 use crate::config::Config;
 use crate::session::Session;
+use crate::share::grading::bundled_repositories;
 
 /// Makes the source layer of `recipe`.
 pub(crate) fn source<'a>(workshop: &Workshop<'a>, recipe: &Recipe) -> Result<Product<'a>, BuildError> {
@@ -102,7 +103,33 @@ impl Repository {
             let detail = "there is no such directory".to_owned();
             return Err(BuildError::Repository { url: place.to_owned(), detail });
         }
-        Self::fetch(session, store, place, commit)
+        let bundled = bundled_repositories(store);
+        let bundled = bundled.into_iter().map(|git_dir| Self { git_dir, url: place.to_owned() });
+        match bundled.into_iter().find(|repository| repository.has(commit)) {
+            Some(repository) => Ok(repository),
+            None => Self::fetch(session, store, place, commit),
+        }
+    }
+
+    /// Makes a bare repository at `to` that holds these commits of the project at `url`, and nothing before or
+    /// after them.
+    pub(crate) fn copy_commits(
+        session: &Session,
+        store: &Store,
+        url: &str,
+        commits: &[String],
+        to: &Path,
+    ) -> Result<(), BuildError> {
+        fs::create_dir_all(to).map_err(io("create", to))?;
+        let copy = Self { git_dir: to.to_owned(), url: url.to_owned() };
+        copy.run(&["init", "--quiet", "--bare", "--template="])?;
+        for commit in commits {
+            let from = Self::open(session, store, url, commit)?;
+            let from = from.git_dir.display().to_string();
+            copy.run(&["fetch", "--quiet", "--depth=1", "--no-tags", "--", &from, commit])?;
+        }
+        let _says_where_it_came_from = fs::remove_file(to.join("FETCH_HEAD"));
+        Ok(())
     }
 
     fn fetch(session: &Session, store: &Store, url: &str, commit: &str) -> Result<Self, BuildError> {

@@ -3,8 +3,10 @@
 use clap::Args;
 use serde::Serialize;
 
+use crate::build::root::BuiltTask;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
+use crate::share::grading::pull_grading;
 use crate::share::pull::{Pulled, pull};
 use crate::share::{Remote, tag_of};
 use crate::ui::{bytes, counted};
@@ -20,9 +22,21 @@ pub(crate) struct PullArgs {
     /// The variant
     #[arg(long, default_value = "cpu")]
     variant: String,
+    /// What for: an agent's environment, or evaluation, which needs the grading bundle too
+    #[arg(long = "for", value_enum, default_value = "agent", value_name = "WHOM")]
+    purpose: Purpose,
+    /// Where grading bundles are
+    #[arg(long, value_name = "REMOTE", required_if_eq("purpose", "eval"))]
+    grader: Option<String>,
     /// Take the records of build steps too, so that builds find them: only from those whom you would let build here
     #[arg(long)]
     trust: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Purpose {
+    Agent,
+    Eval,
 }
 
 #[derive(Serialize)]
@@ -34,12 +48,22 @@ pub(crate) fn run(session: &Session, arguments: &PullArgs) -> CommandResult<u8> 
     let store = session.store()?;
     let (remote, tag) = session.remote(&arguments.from)?;
     let references = references(arguments, &*remote, tag)?;
+    let grader = match arguments.purpose {
+        Purpose::Agent => None,
+        Purpose::Eval => super::push::grader(session, arguments.grader.as_deref(), &*remote)?,
+    };
     let trusted = arguments.trust || session.config.trusts(&remote.name());
     let mut pulled = vec![];
     for reference in references {
         let lease = store.lease(&format!("pull {reference}"))?;
         let done = pull(store, &lease, &*remote, &reference, trusted, &session.ui)?;
         session.ui.note(said(&done));
+        if let Some(grader) = &grader {
+            let (task, variant) = done.task.rsplit_once('@').unwrap_or((&done.task, ""));
+            let built = BuiltTask::read(store, task, variant)?.expect("just pulled");
+            pull_grading(session, store, &lease, &built, &**grader, &tag_of(task, variant))?;
+            session.ui.note(format!("{}: grading bundle", done.task));
+        }
         pulled.push(done);
     }
     let untrusted: usize = pulled.iter().map(|done: &Pulled| done.untrusted_records).sum();

@@ -8,8 +8,9 @@ use serde::Serialize;
 use crate::build::root::BuiltTask;
 use crate::error::{CommandError, CommandResult, Kind};
 use crate::session::Session;
+use crate::share::grading::push_grading;
 use crate::share::push::{Pushed, push};
-use crate::share::tag_of;
+use crate::share::{Remote, tag_of};
 use crate::ui::{bytes, counted};
 
 /// Arguments of `push`.
@@ -27,6 +28,9 @@ pub(crate) struct PushArgs {
     /// The tag [default: from the task and variant, such as verl-3567-cpu]
     #[arg(long)]
     tag: Option<String>,
+    /// Publish what judges the tasks too, in a repository of its own that agents cannot read
+    #[arg(long, value_name = "REMOTE")]
+    grader: Option<String>,
     /// How blobs are compressed; gzip is slow, and for tools that cannot read zstd
     #[arg(long, value_enum, default_value = "zstd")]
     compression: CompressionChoice,
@@ -52,6 +56,7 @@ pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> 
         return Err(CommandError::usage(format!("{} tasks cannot have one tag", tasks.len()))
             .hint("leave the tag out: each task has its own"));
     }
+    let grader = grader(session, arguments.grader.as_deref(), &*remote)?;
     let compression = match arguments.compression {
         CompressionChoice::Zstd => Compression::Zstd,
         CompressionChoice::Gzip => Compression::Gzip,
@@ -63,6 +68,11 @@ pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> 
         let done = push(store, &lease, built, &*remote, &tag, compression, &session.ui)
             .map_err(|error| CommandError::from(error).during(format!("push {}", built.name())))?;
         session.ui.note(said(&done));
+        if let Some(grader) = &grader {
+            let new = push_grading(session, store, &lease, built, &**grader, &tag)?;
+            let word = if new { "published" } else { "there already" };
+            session.ui.note(format!("{}: grading bundle {word} in {}", built.name(), grader.name()));
+        }
         pushed.push(done);
     }
     let report = Report { pushed };
@@ -88,6 +98,21 @@ fn said(done: &Pushed) -> String {
         bytes(*uploaded_bytes),
         bytes(*present_bytes)
     )
+}
+
+/// Opens the place of grading bundles, which is never that of environments: who may read one reads all of it.
+pub(super) fn grader(
+    session: &Session,
+    text: Option<&str>,
+    remote: &dyn Remote,
+) -> CommandResult<Option<Box<dyn Remote>>> {
+    let Some(text) = text else { return Ok(None) };
+    let (grader, tag) = session.remote(text)?;
+    if grader.name() == remote.name() || tag.is_some() {
+        return Err(CommandError::usage(format!("`{text}` is no place for grading bundles"))
+            .hint("name a repository of its own, without a tag: agents may read the one of environments"));
+    }
+    Ok(Some(grader))
 }
 
 /// Returns the built tasks that `selectors` name.

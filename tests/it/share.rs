@@ -1,4 +1,5 @@
 //! Sharing: what is pushed comes back as it was, and only what is missing moves.
 
 mod ci;
+mod grading;
 mod layout;
