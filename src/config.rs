@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::env::back_end::BackEnd;
 use crate::error::{CommandError, CommandResult};
+use crate::net::{AuthFile, HttpSettings, ProxySettings};
 
 /// What a configuration file may say.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -19,6 +20,9 @@ struct FileConfig {
     index: Option<String>,
     jobs: Option<usize>,
     back_end: Option<BackEnd>,
+    ca_file: Option<PathBuf>,
+    plain_http: Option<Vec<String>>,
+    patience: Option<f64>,
     #[serde(default)]
     mirrors: BTreeMap<String, String>,
 }
@@ -57,6 +61,12 @@ pub struct Config {
     pub jobs: Setting<usize>,
     /// How environments are put together, if not by the cheapest way that works.
     pub back_end: Option<Setting<BackEnd>>,
+    /// Certificates of authorities to trust besides the usual ones.
+    pub ca_file: Option<Setting<PathBuf>>,
+    /// Registries (`HOST:PORT`) that are spoken to without TLS.
+    pub plain_http: Setting<Vec<String>>,
+    /// What all waits of the network are multiplied by.
+    pub patience: Setting<f64>,
     /// Whether the network may be used.
     pub offline: bool,
     /// NO_COLOR is set.
@@ -74,6 +84,9 @@ pub struct Config {
     /// TERM, for interactive commands.
     #[serde(skip)]
     pub term: Option<String>,
+    /// Where credentials for registries are looked for, in this order.
+    #[serde(skip)]
+    pub auth_files: Vec<AuthFile>,
     /// Things that a user should hear about the configuration.
     #[serde(skip)]
     pub warnings: Vec<String>,
@@ -108,6 +121,7 @@ impl Config {
         let data = variable("XDG_DATA_HOME")
             .map(PathBuf::from)
             .or_else(|| Some(home.as_ref()?.join(".local/share")));
+        let auth_files = auth_files(home.as_deref());
         let user_config =
             variable("XDG_CONFIG_HOME").map(PathBuf::from).or_else(|| Some(home?.join(".config")));
         let files = [
@@ -128,6 +142,9 @@ impl Config {
             mirrors: BTreeMap::new(),
             jobs: Setting::new(std::thread::available_parallelism().map_or(1, usize::from), "default"),
             back_end: None,
+            ca_file: None,
+            plain_http: Setting::new(vec![], "default"),
+            patience: Setting::new(1.0, "default"),
             offline: overrides.offline || variable("INFRADEV_OFFLINE").is_some_and(|value| value != "0"),
             no_color: variable("NO_COLOR").is_some(),
             ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
@@ -135,6 +152,7 @@ impl Config {
                 .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin".to_owned()),
             step_summary: variable("GITHUB_STEP_SUMMARY").map(PathBuf::from),
             term: variable("TERM"),
+            auth_files,
             warnings: vec![],
         };
         for file in files.into_iter().flatten() {
@@ -151,8 +169,19 @@ impl Config {
             CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
         let table: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
-        const KNOWN: [&str; 8] =
-            ["store", "store-ro", "catalogs", "trust", "index", "jobs", "back-end", "mirrors"];
+        const KNOWN: [&str; 11] = [
+            "store",
+            "store-ro",
+            "catalogs",
+            "trust",
+            "index",
+            "jobs",
+            "back-end",
+            "ca-file",
+            "plain-http",
+            "patience",
+            "mirrors",
+        ];
         for key in table.keys().filter(|key| !KNOWN.contains(&key.as_str())) {
             self.warnings.push(format!(
                 "{}: unknown key `{key}`; known are {}",
@@ -183,6 +212,15 @@ impl Config {
         }
         if let Some(back_end) = file.back_end {
             self.back_end = Some(Setting::new(back_end, &origin));
+        }
+        if let Some(ca_file) = file.ca_file {
+            self.ca_file = Some(Setting::new(beside(ca_file), &origin));
+        }
+        if let Some(plain_http) = file.plain_http {
+            self.plain_http = Setting::new(plain_http, &origin);
+        }
+        if let Some(patience) = file.patience {
+            self.patience = Setting::new(checked_patience(patience).map_err(|error| wrong(&error))?, &origin);
         }
         self.mirrors.extend(file.mirrors.into_iter().map(|(url, place)| (url, Setting::new(place, &origin))));
         Ok(())
@@ -218,6 +256,20 @@ impl Config {
                 CommandError::usage(format!("INFRADEV_BACK_END is `{word}`: expected one of {words}"))
             })?;
             self.back_end = Some(Setting::new(back_end, "INFRADEV_BACK_END"));
+        }
+        if let Some(ca_file) = variable("INFRADEV_CA_FILE") {
+            self.ca_file = Some(Setting::new(ca_file.into(), "INFRADEV_CA_FILE"));
+        }
+        if let Some(hosts) = variable("INFRADEV_PLAIN_HTTP") {
+            let hosts = hosts.split_whitespace().map(str::to_owned).collect();
+            self.plain_http = Setting::new(hosts, "INFRADEV_PLAIN_HTTP");
+        }
+        if let Some(patience) = variable("INFRADEV_PATIENCE") {
+            let read = patience.parse().map_err(|_| "it is no number".to_owned());
+            let patience = read.and_then(checked_patience);
+            let patience =
+                patience.map_err(|error| CommandError::usage(format!("INFRADEV_PATIENCE: {error}")))?;
+            self.patience = Setting::new(patience, "INFRADEV_PATIENCE");
         }
         if let Some(mirrors) = variable("INFRADEV_MIRRORS") {
             // The form of the option: URL=PLACE, separated by white space.
@@ -255,6 +307,26 @@ impl Config {
         self.trust.value.iter().any(is_below)
     }
 
+    /// Returns how this machine speaks to others.
+    pub fn http(&self) -> HttpSettings {
+        // Lower case first, as curl has it.
+        let either = |name: &str| variable(&name.to_lowercase()).or_else(|| variable(name));
+        HttpSettings {
+            offline: self.offline,
+            ca_file: self.ca_file.as_ref().map(|file| (file.value.clone(), file.origin.clone())),
+            cert_file: variable("SSL_CERT_FILE").map(PathBuf::from),
+            cert_dir: variable("SSL_CERT_DIR").map(PathBuf::from),
+            proxy: ProxySettings {
+                http: either("HTTP_PROXY"),
+                https: either("HTTPS_PROXY"),
+                all: either("ALL_PROXY"),
+                none: either("NO_PROXY"),
+            },
+            plain_http: self.plain_http.value.clone(),
+            patience: self.patience.value,
+        }
+    }
+
     /// Returns the caller's values of variables that a build step declares to be harmless.
     pub fn passed_through(&self, names: &[String]) -> BTreeMap<String, String> {
         names.iter().filter_map(|name| Some((name.clone(), variable(name)?))).collect()
@@ -262,7 +334,7 @@ impl Config {
 
     /// Clears the environment of a tool of the host, but for where it finds programs and proxies.
     pub fn clear_for_tool(command: &mut std::process::Command) {
-        const KEPT: [&str; 8] = [
+        const KEPT: [&str; 9] = [
             "PATH",
             "http_proxy",
             "https_proxy",
@@ -271,6 +343,7 @@ impl Config {
             "HTTPS_PROXY",
             "NO_PROXY",
             "SSL_CERT_FILE",
+            "SSL_CERT_DIR",
         ];
         command.env_clear().envs(KEPT.into_iter().filter_map(|name| Some((name, variable(name)?))));
     }
@@ -280,6 +353,24 @@ impl Config {
         let plain = |url: &str| url.trim_end_matches('/').trim_end_matches(".git").to_owned();
         let found = self.mirrors.iter().find(|(from, _)| plain(from) == plain(url));
         found.map_or(url, |(_, place)| &place.value)
+    }
+}
+
+/// Where podman, then docker keep credentials.
+fn auth_files(home: Option<&Path>) -> Vec<AuthFile> {
+    if let Some(path) = variable("REGISTRY_AUTH_FILE") {
+        return vec![AuthFile { path: path.into(), named: true }];
+    }
+    let podman = variable("XDG_RUNTIME_DIR").map(|runtime| Path::new(&runtime).join("containers/auth.json"));
+    let docker = variable("DOCKER_CONFIG").map(PathBuf::from).or_else(|| Some(home?.join(".docker")));
+    let docker = docker.map(|directory| directory.join("config.json"));
+    podman.into_iter().chain(docker).map(|path| AuthFile { path, named: false }).collect()
+}
+
+fn checked_patience(patience: f64) -> Result<f64, String> {
+    match (0.001..=1000.0).contains(&patience) {
+        true => Ok(patience),
+        false => Err(format!("patience is {patience}: expected a factor from 0.001 to 1000")),
     }
 }
 

@@ -244,10 +244,12 @@ impl From<RemoteError> for CommandError {
     fn from(error: RemoteError) -> Self {
         let failure = |kind| Self::caused(kind, &error);
         match &error {
-            RemoteError::Net(net) => failure(match net {
-                NetError::Offline { .. } => Kind::Miss,
-                _ => Kind::Infrastructure,
-            }),
+            RemoteError::Net(net) => {
+                let (kind, hint) = of_registry(net);
+                let mut failure = failure(kind);
+                failure.hints.extend(hint.map(str::to_owned));
+                failure
+            }
             RemoteError::Absent { .. } => failure(Kind::Miss).hint("`infradev push` publishes what is built"),
             RemoteError::Corrupt { .. } => failure(Kind::Failed)
                 .hint("nothing of it was kept; tell those who run the place, or publish it anew"),
@@ -255,6 +257,57 @@ impl From<RemoteError> for CommandError {
         }
     }
 }
+
+/// What kind of failure of a registry it is, and what to do next.
+fn of_registry(error: &NetError) -> (Kind, Option<&'static str>) {
+    match error {
+        NetError::Offline { .. } => (Kind::Miss, Some("run it once without --offline")),
+        NetError::Name { .. } => (
+            Kind::Usage,
+            Some("expected HOST[:PORT]/REPOSITORY[:TAG|@DIGEST], or dir:PATH of an image layout"),
+        ),
+        NetError::Setting { .. } => (Kind::Usage, Some(SETTING)),
+        NetError::Credentials { .. } => {
+            (Kind::Usage, Some("log in anew with `podman login` or `docker login`, or mend the file"))
+        }
+        NetError::Denied { known: false, .. } => (
+            Kind::Infrastructure,
+            Some(
+                "log in with `podman login` or `docker login`, or name the credentials with REGISTRY_AUTH_FILE",
+            ),
+        ),
+        NetError::Denied { .. } => (
+            Kind::Infrastructure,
+            Some(
+                "the credentials may be old or lack a right: `podman login` or `docker login` replaces them",
+            ),
+        ),
+        NetError::Talk { source, .. } if source.is_certificate() => (Kind::Infrastructure, Some(CERTIFICATE)),
+        NetError::Talk { source, .. } if source.is_plain() => (
+            Kind::Infrastructure,
+            Some(
+                "it speaks no TLS; if that is meant, list it in plain-http of the configuration, or INFRADEV_PLAIN_HTTP",
+            ),
+        ),
+        NetError::Talk { .. } => (
+            Kind::Infrastructure,
+            Some("check the network, the proxy and the name; what was moved so far is kept"),
+        ),
+        NetError::Strange { .. } => (
+            Kind::Infrastructure,
+            Some("something that is no registry may answer in its place, such as a proxy's login page"),
+        ),
+        NetError::Unsafe { .. } => {
+            (Kind::Infrastructure, Some("nothing was sent there; tell those who run the registry"))
+        }
+        _ => (Kind::Infrastructure, None),
+    }
+}
+
+/// What to do about a certificate that is not trusted.
+pub(crate) const CERTIFICATE: &str = "if its authority is your own, name it with ca-file of the configuration, INFRADEV_CA_FILE or SSL_CERT_FILE";
+/// What to do about a setting of the network that cannot be used.
+pub(crate) const SETTING: &str = "mend or unset it; nothing else is used in its place";
 
 impl From<infradev_recipes::CatalogError> for CommandError {
     fn from(error: infradev_recipes::CatalogError) -> Self {

@@ -1,7 +1,7 @@
 //! What every command works with: configuration, terminal, store, catalog, network; each opened on first use.
 
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, variants_of};
 use infradev_store::{Access, Store};
@@ -10,10 +10,10 @@ use crate::config::Config;
 use crate::env::back_end::BackEnd;
 use crate::env::trial::choose;
 use crate::error::{CommandError, CommandResult, Kind, chain};
-use crate::net::{Client, NetError, PackageIndex};
-use crate::share::Remote;
+use crate::net::{Client, Http, NetError, PackageIndex, Registry};
 use crate::share::dir::DirRemote;
 use crate::share::grading::bundled_catalogs;
+use crate::share::{Remote, RemoteError};
 use crate::ui::Ui;
 
 /// The surroundings of a command.
@@ -27,6 +27,7 @@ pub struct Session {
     /// The store of commands that only read, unless they opened it for writing first.
     reading: OnceLock<Store>,
     catalog: OnceLock<Catalog>,
+    http: OnceLock<Arc<Http>>,
     client: OnceLock<Client>,
     index: PackageIndex,
 }
@@ -36,8 +37,8 @@ impl Session {
     pub fn new(config: Config, ui: Ui) -> Self {
         let index = PackageIndex::new(config.index.as_ref().map(|index| index.value.clone()));
         let (store, reading) = (OnceLock::new(), OnceLock::new());
-        let (catalog, client) = (OnceLock::new(), OnceLock::new());
-        Self { config, ui, store, reading, catalog, client, index }
+        let (catalog, http, client) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { config, ui, store, reading, catalog, http, client, index }
     }
 
     /// Opens the store for writing, making it if it is absent, and removes what dead commands left in it.
@@ -162,18 +163,33 @@ impl Session {
     /// Opens a place for images: `dir:PATH`, or a repository of a registry; returns it and the tag or digest given.
     pub fn remote(&self, text: &str) -> CommandResult<(Box<dyn Remote>, Option<String>)> {
         match text.strip_prefix("dir:") {
-            Some("") | None => Err(CommandError::usage(format!("`{text}` is no place for images"))
+            Some("") => Err(CommandError::usage(format!("`{text}` is no place for images"))
                 .hint("expected dir:PATH of an image layout")),
             Some(path) => Ok((Box::new(DirRemote::new(path)), None)),
+            None => {
+                let http = Arc::clone(self.http().map_err(RemoteError::from)?);
+                let opened = Registry::open(http, text, self.config.auth_files.clone());
+                let (registry, reference) = opened.map_err(RemoteError::from)?;
+                Ok((Box::new(registry), reference))
+            }
         }
     }
 
-    /// The HTTP client.
+    /// How this machine speaks to others.
+    fn http(&self) -> Result<&Arc<Http>, NetError> {
+        if let Some(http) = self.http.get() {
+            return Ok(http);
+        }
+        let http = Arc::new(Http::new(self.config.http())?);
+        Ok(self.http.get_or_init(|| http))
+    }
+
+    /// The client for downloads.
     pub fn client(&self) -> Result<&Client, NetError> {
         if let Some(client) = self.client.get() {
             return Ok(client);
         }
-        let client = Client::new(self.config.offline)?;
+        let client = Client::new(Arc::clone(self.http()?));
         Ok(self.client.get_or_init(|| client))
     }
 

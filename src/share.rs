@@ -22,7 +22,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 pub use digest::{Digest, DigestError};
-pub use remote::{Remote, RemoteError};
+pub use remote::{RawManifest, Remote, RemoteError};
 pub use transfers::{Transfers, clear_transfers};
 
 use crate::build::root::root_name;

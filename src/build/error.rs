@@ -220,6 +220,10 @@ pub(crate) fn net_error(error: &NetError) -> CommandError {
         NetError::NoIndex => {
             (Kind::Usage, "name one with `index` in the configuration, INFRADEV_INDEX, or PIP_INDEX_URL")
         }
+        NetError::Setting { .. } => (Kind::Usage, crate::error::SETTING),
+        NetError::Transfer { source, .. } if source.is_certificate() => {
+            (Kind::Infrastructure, crate::error::CERTIFICATE)
+        }
         _ => (Kind::Infrastructure, "check the network, the proxy and the index"),
     };
     CommandError::caused(kind, error).hint(hint)

@@ -22,6 +22,21 @@ pub(crate) fn show(session: &Session, origin: bool) -> CommandResult<u8> {
         if let Some(back_end) = &config.back_end {
             rows.push(vec!["back-end".to_owned(), back_end.value.word().to_owned(), back_end.origin.clone()]);
         }
+        if let Some(ca_file) = &config.ca_file {
+            rows.push(vec![
+                "ca-file".to_owned(),
+                ca_file.value.display().to_string(),
+                ca_file.origin.clone(),
+            ]);
+        }
+        if !config.plain_http.value.is_empty() {
+            let hosts = config.plain_http.value.join(" ");
+            rows.push(vec!["plain-http".to_owned(), hosts, config.plain_http.origin.clone()]);
+        }
+        if config.patience.origin != "default" {
+            let patience = config.patience.value.to_string();
+            rows.push(vec!["patience".to_owned(), patience, config.patience.origin.clone()]);
+        }
         if config.offline {
             rows.push(vec!["offline".to_owned(), "true".to_owned(), String::new()]);
         }

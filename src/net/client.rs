@@ -1,112 +1,50 @@
-//! One HTTP client for everything: certificates of the system, time limits, retries.
+//! Downloads: files that a hash names, and texts.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
-use std::time::Duration;
+use std::sync::Arc;
 
-use reqwest::StatusCode;
-use reqwest::blocking::Response;
+use reqwest::header::{ACCEPT, CONTENT_TYPE, RANGE};
+use reqwest::{Method, StatusCode, Url};
 use sha2::{Digest, Sha256};
 
+use super::error::{Broken, NetError};
+use super::http::{Answer, Http, Request};
+use super::transfer::Transfer;
 use crate::hex::hex;
 
-/// A transfer that failed.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum NetError {
-    /// The network may not be used.
-    #[error("{what} is not in the store, and the network is off")]
-    Offline {
-        /// What would have been fetched.
-        what: String,
-    },
-    /// The server could not be reached, or broke off.
-    #[error("cannot fetch {what}")]
-    Transfer {
-        /// What was fetched.
-        what: String,
-        /// Why it failed.
-        source: reqwest::Error,
-    },
-    /// The server refused.
-    #[error("cannot fetch {what}: the server answers {status}")]
-    Status {
-        /// What was fetched.
-        what: String,
-        /// The status.
-        status: StatusCode,
-    },
-    /// The index does not have the file.
-    #[error("the index has no file {file} of {project}")]
-    NoFile {
-        /// The project.
-        project: String,
-        /// The file.
-        file: String,
-    },
-    /// The index's answer is not what the simple API describes.
-    #[error("the index's answer for {project} cannot be read: {detail}")]
-    Answer {
-        /// The project.
-        project: String,
-        /// Why.
-        detail: String,
-    },
-    /// The bytes are not those that the lock names.
-    #[error("{file} has sha256 {found}, but the lock names {expected}")]
-    Hash {
-        /// The file.
-        file: String,
-        /// What the lock says.
-        expected: String,
-        /// What arrived.
-        found: String,
-    },
-    /// The file could not be written.
-    #[error("cannot write {}", .path.display())]
-    Write {
-        /// The file.
-        path: std::path::PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// No index is known.
-    #[error("no package index is configured, and this machine's pip could not be asked for its own")]
-    NoIndex,
-}
-
-/// How often a transfer is tried before it fails.
-const ATTEMPTS: u32 = 4;
+/// No text is longer: the pages of the largest projects have some 30 MB.
+const MAX_TEXT: u64 = 256 << 20;
+/// How many redirects are followed.
+const REDIRECTS: usize = 10;
 
 /// A client for downloads.
 #[derive(Debug)]
 pub struct Client {
-    http: reqwest::blocking::Client,
-    offline: bool,
+    http: Arc<Http>,
 }
 
 impl Client {
-    /// Makes a client; with `offline`, every request fails.
-    pub fn new(offline: bool) -> Result<Self, NetError> {
-        let http = reqwest::blocking::Client::builder()
-            .user_agent(concat!("infradev/", env!("CARGO_PKG_VERSION")))
-            .connect_timeout(Duration::from_secs(30))
-            // A limit on the whole would break large wheels on slow lines; a stalled read ends by this one.
-            .timeout(Duration::from_secs(3600))
-            .build()
-            .map_err(|source| NetError::Transfer { what: "anything".to_owned(), source })?;
-        Ok(Self { http, offline })
+    /// Makes a client.
+    pub fn new(http: Arc<Http>) -> Self {
+        Self { http }
     }
 
     /// Fetches a text with the given media types accepted; returns the text and its media type.
     pub fn text(&self, url: &str, accept: &str, what: &str) -> Result<(String, String), NetError> {
         let failed = |source| NetError::Transfer { what: what.to_owned(), source };
-        let response = self.get(url, Some(accept), what)?;
-        let kind =
-            response.headers().get("content-type").and_then(|kind| kind.to_str().ok()).unwrap_or_default();
-        let kind = kind.to_owned();
-        Ok((response.text().map_err(failed)?, kind))
+        let request = self.request(url, what)?.header(ACCEPT, accept);
+        let mut tries = self.http.tries();
+        loop {
+            let answer = self.get(&request, what)?;
+            let kind = answer.header(&CONTENT_TYPE).unwrap_or_default().to_owned();
+            match answer.bytes(MAX_TEXT) {
+                Ok(bytes) => return Ok((String::from_utf8_lossy(&bytes).into_owned(), kind)),
+                Err(error) if error.is_transient() && tries.pause(None) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
     }
 
     /// Fetches a file to `path`, and checks its hash while it arrives. Returns its size in bytes.
@@ -118,78 +56,73 @@ impl Client {
         progress: &dyn Fn(u64),
     ) -> Result<u64, NetError> {
         let name = url.split(['?', '#']).next().and_then(|url| url.rsplit('/').next()).unwrap_or(url);
-        let mut attempt = 1;
-        loop {
-            let tried =
-                self.get(url, None, name).and_then(|response| receive(response, name, path, progress));
-            match tried {
-                Ok((size, found)) if found == sha256 => return Ok(size),
-                Ok((_, found)) => {
-                    let (file, expected) = (name.to_owned(), sha256.to_owned());
-                    return Err(NetError::Hash { file, expected, found });
-                }
-                Err(NetError::Transfer { .. }) if attempt < ATTEMPTS => pause(attempt),
-                Err(error) => return Err(error),
+        let request = self.request(url, name)?;
+        let open = |from: u64| {
+            let whole = from == 0;
+            let request = match whole {
+                true => request.clone(),
+                false => request.clone().header(RANGE, &format!("bytes={from}-")),
+            };
+            let mut answer = self.get(&request, name)?;
+            if !whole && answer.status() != StatusCode::PARTIAL_CONTENT {
+                skip(&mut answer, from)
+                    .map_err(|source| NetError::Transfer { what: name.to_owned(), source })?;
             }
-            attempt += 1;
+            Ok(answer)
+        };
+        let broke = |source| NetError::Transfer { what: name.to_owned(), source };
+        let transfer = Transfer::new(open(0)?, 0, self.http.tries(), open, broke);
+        let (size, found) = receive(transfer, path, progress)?;
+        if found == sha256 {
+            return Ok(size);
         }
+        Err(NetError::Hash { file: name.to_owned(), expected: sha256.to_owned(), found })
     }
 
-    fn get(&self, url: &str, accept: Option<&str>, what: &str) -> Result<Response, NetError> {
-        if self.offline {
+    fn request(&self, url: &str, what: &str) -> Result<Request, NetError> {
+        if self.http.settings().offline {
             return Err(NetError::Offline { what: what.to_owned() });
         }
-        let mut attempt = 1;
-        loop {
-            let mut request = self.http.get(url);
-            if let Some(accept) = accept {
-                request = request.header("accept", accept);
-            }
-            match request.send() {
-                Ok(response) if response.status().is_success() => return Ok(response),
-                Ok(response) => {
-                    let status = response.status();
-                    let transient = status.is_server_error() || status == StatusCode::TOO_MANY_REQUESTS;
-                    if !transient || attempt >= ATTEMPTS {
-                        return Err(NetError::Status { what: what.to_owned(), status });
-                    }
-                }
-                Err(source) if attempt >= ATTEMPTS => {
-                    return Err(NetError::Transfer { what: what.to_owned(), source });
-                }
-                Err(_) => {}
-            }
-            pause(attempt);
-            attempt += 1;
+        let url = Url::parse(url).map_err(|error| NetError::Redirect {
+            what: what.to_owned(),
+            detail: format!("`{}` is no URL: {error}", super::http::shown(url)),
+        })?;
+        Ok(Request::new(Method::GET, url))
+    }
+
+    fn get(&self, request: &Request, what: &str) -> Result<Answer<'_>, NetError> {
+        let may = |_: &Url, next: &Url| ["http", "https"].contains(&next.scheme());
+        let answer = self.http.follow(request, REDIRECTS, &may, &mut self.http.tries());
+        let answer = answer.map_err(|source| NetError::Transfer { what: what.to_owned(), source })?.map_err(
+            |detail| NetError::Redirect { what: what.to_owned(), detail: format!("the server {detail}") },
+        )?;
+        match answer.status() {
+            status if status.is_success() => Ok(answer),
+            status => Err(NetError::Status { what: what.to_owned(), status }),
         }
     }
 }
 
-fn pause(attempt: u32) {
-    std::thread::sleep(Duration::from_millis(500) * 2u32.pow(attempt - 1));
+/// Reads `count` bytes that are here already, from a server that does not begin in the middle.
+pub(super) fn skip(answer: &mut Answer<'_>, count: u64) -> Result<(), Broken> {
+    match std::io::copy(&mut answer.take(count), &mut std::io::sink()) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.downcast::<Broken>().expect("answers have no other errors")),
+    }
 }
 
-fn receive(
-    mut response: Response,
-    what: &str,
-    path: &Path,
-    progress: &dyn Fn(u64),
-) -> Result<(u64, String), NetError> {
+fn receive(mut body: Transfer<'_>, path: &Path, progress: &dyn Fn(u64)) -> Result<(u64, String), NetError> {
     let write = |source| NetError::Write { path: path.to_owned(), source };
     let mut file = File::create(path).map_err(write)?;
     let mut hasher = Sha256::new();
     let mut buffer = vec![0; 1 << 18];
     let mut size = 0;
     loop {
-        let count = match response.read(&mut buffer) {
+        let count = match body.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-            // A broken transfer, which reqwest wraps; worth another try.
-            Err(error) => match error.downcast::<reqwest::Error>() {
-                Ok(source) => return Err(NetError::Transfer { what: what.to_owned(), source }),
-                Err(source) => return Err(write(source)),
-            },
+            Err(error) => return Err(error.downcast::<NetError>().unwrap_or_else(write)),
         };
         hasher.update(&buffer[..count]);
         file.write_all(&buffer[..count]).map_err(write)?;

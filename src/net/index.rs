@@ -9,7 +9,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use serde::Deserialize;
 
-use super::client::{Client, NetError};
+use super::client::Client;
+use super::error::NetError;
 
 /// A file of an index.
 #[derive(Debug, Clone, PartialEq, Eq)]

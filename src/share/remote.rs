@@ -65,6 +65,7 @@ impl RemoteError {
             RemoteError::Net(NetError::Status { status, .. }) => {
                 matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
             }
+            RemoteError::Net(NetError::Denied { .. }) => true,
             RemoteError::Io { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
             _ => false,
         }

@@ -3,8 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use serde_json::Value;
-
+use super::round::round_trip;
 use crate::support::{Need, Place, TASK, User, lacks};
 
 /// A place that has built both tasks, and an image layout beside it.
@@ -24,43 +23,11 @@ fn blobs(place: &Place) -> Vec<PathBuf> {
     entries.map(|entry| entry.path()).collect()
 }
 
-fn json(text: &str) -> Value {
-    serde_json::from_str(text).expect("JSON")
-}
-
 #[test]
 fn a_pushed_task_comes_back_as_it_was() {
     let Some((place, remote)) = published() else { return };
     for compression in ["zstd", "gzip"] {
-        let remote = format!("{remote}-{compression}");
-        let pushed = place.run(&["push", "all", "--to", &remote, "--compression", compression]);
-        assert_eq!(pushed.status, 0, "{}", pushed.stderr);
-        let again = place.run(&["push", "all", "--to", &remote, "--compression", compression]);
-        assert!(again.stderr.contains("demo/one@cpu: nothing to do"), "{}", again.stderr);
-        for user in [User::Caller, User::Ordinary] {
-            if user == User::Ordinary && lacks(Need::UserNamespaces) {
-                continue;
-            }
-            let other = Place::new(user);
-            let pulled = other.run(&["pull", TASK, "--from", &remote, "--trust"]);
-            assert_eq!(pulled.status, 0, "{}", pulled.stderr);
-            let hits = other.run(&["--offline", "build", TASK, "--require-hit"]);
-            assert!(hits.stderr.contains("nothing to do: 6 steps found"), "{}", hits.stderr);
-            let run =
-                ["env", "exec", TASK, "--", "sh", "-c", "tool; cat native/out.so /opt/env/share/demo/note"];
-            assert_eq!(other.ok(&run), place.ok(&run));
-            let root = "roots/tasks/demo%2Fone@cpu.json";
-            assert_eq!(fs::read(other.store().join(root)).ok(), fs::read(place.store().join(root)).ok());
-            other.assert_whole();
-            // The second task differs in its source alone.
-            let second = json(&other.ok(&["--json", "pull", "demo/two", "--from", &remote, "--trust"]));
-            let second = &second["pulled"][0];
-            assert_eq!(second["layers"], 1, "{second}");
-            assert!(second["fetched_bytes"].as_u64() < Some(40_000), "{second}");
-            let nothing = json(&other.ok(&["--json", "pull", "all", "--from", &remote]));
-            assert_eq!(nothing["pulled"][0]["layers"], 0, "{nothing}");
-            assert_eq!(nothing["pulled"][1]["layers"], 0, "{nothing}");
-        }
+        round_trip(&place, &format!("{remote}-{compression}"), compression, &|user| Some(Place::new(user)));
     }
 }
 
