@@ -42,6 +42,8 @@ pub struct Pulled {
     pub layers: usize,
     /// Objects that it had not.
     pub objects: usize,
+    /// Bytes of what was missing, as it is compressed: what a pull cannot do without.
+    pub missing_bytes: u64,
     /// Bytes that were fetched: blobs and parts of them, tables, manifests.
     pub fetched_bytes: u64,
     /// Bytes of all blobs of the image.
@@ -93,7 +95,8 @@ pub fn pull(
         wanted.extend(&built.also);
     }
     let missing: HashSet<LayerId> = lease.hold(&wanted)?.into_iter().collect();
-    (pulled.layers, pulled.objects) = puller.layers(&missing, &blobs)?;
+    let moved = puller.layers(&missing, &blobs)?;
+    (pulled.layers, pulled.objects, pulled.missing_bytes) = (missing.len(), moved.objects, moved.bytes);
     if let Some(layer) = lease.hold(&wanted)?.first() {
         return Err(wrong(super::image::ImageError(format!("none of its blobs has layer {layer}"))));
     }
@@ -109,6 +112,13 @@ pub fn pull(
     store.set_root(RootKind::Task, &built.name(), &built)?;
     pulled.fetched_bytes = puller.fetched.load(Ordering::Relaxed);
     Ok(pulled)
+}
+
+/// What was new of some layers.
+pub(super) struct Moved {
+    objects: usize,
+    /// As it was compressed.
+    bytes: u64,
 }
 
 /// What belongs to an image and is no part of it.
@@ -148,17 +158,20 @@ impl<'a> Puller<'a> {
         Ok(Self { store, lease, remote, ui, transfers, fetched })
     }
 
-    /// Fetches the layers `missing` from `blobs`; returns how many layers and objects were new.
+    /// Fetches the layers `missing` from `blobs`; returns what of their content was new.
     pub(super) fn layers(
         &self,
         missing: &HashSet<LayerId>,
         blobs: &[LayerBlob],
-    ) -> Result<(usize, usize), ShareError> {
+    ) -> Result<Moved, ShareError> {
         let holds = |blob: &&LayerBlob| blob.layers.iter().any(|layer| missing.contains(layer));
         let holding: Vec<&LayerBlob> = blobs.iter().filter(holds).collect();
         let needs = in_parallel(WORKERS, holding, |blob| self.need(blob, missing))?;
         let objects: HashSet<Reference> = needs.iter().flat_map(|need| &need.objects).copied().collect();
         self.check_room(objects.iter().map(|object| object.size).sum())?;
+        let mut left = objects.clone();
+        let frames = needs.iter().flat_map(|need| &need.toc.frames);
+        let bytes = frames.filter(|frame| left.remove(&frame.object)).map(|frame| frame.length).sum();
         let parts: HashMap<LayerId, usize> =
             needs.iter().flat_map(|need| &need.layers).fold(HashMap::new(), |mut parts, (layer, _)| {
                 *parts.entry(*layer).or_default() += 1;
@@ -172,7 +185,7 @@ impl<'a> Puller<'a> {
         if !shared.is_empty() {
             self.take(&shared)?;
         }
-        Ok((missing.len(), objects.len()))
+        Ok(Moved { objects: objects.len(), bytes })
     }
 
     /// Finds out what is needed of a blob.
@@ -233,7 +246,7 @@ impl<'a> Puller<'a> {
             let what =
                 Fetched { transfers: &self.transfers, remote: self.remote, blob: need.blob, ingest: &ingest };
             // Nearly all of it: then all, which also checks the archive as engines would read it.
-            let mut done = if wanted * 10 >= need.blob.size * 9 {
+            let mut done = if wanted * 20 >= need.blob.size * 19 {
                 Ok(false)
             } else {
                 fetch_frames(&what, &frames, &count)
