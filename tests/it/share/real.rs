@@ -139,6 +139,21 @@ fn only_known_authorities_are_believed() {
 }
 
 #[test]
+fn build_steps_go_through_a_registry() {
+    let Some(registry) = RealRegistry::start(Guard::Open) else { return };
+    let Some(place) = built() else { return };
+    let remote = registry.name("team/steps");
+    place.ok(&["ci", "save", "all", "--to", &remote, "--all"]);
+    let other = Place::new(User::Caller);
+    let restored = other.run(&["ci", "restore", TASK, "--from", &remote, "--trust", "--require-hit"]);
+    assert!(restored.status == 0 && restored.stderr.contains("6 of 6 steps restored"), "{}", restored.stderr);
+    other.ok(&["--offline", "build", TASK, "--require-hit"]);
+    place.ok(&["prune", TASK, "--remote", &remote]);
+    let left = json(&place.ok(&["--json", "ci", "save", "all", "--to", &remote, "--all"]));
+    assert!(left["saved"] == 1 && left["present"] == 6, "{left}");
+}
+
+#[test]
 fn what_cannot_be_used_is_never_replaced() {
     let place = Place::new(User::Caller);
     fs::write(place.path("empty.pem"), "no certificate\n").expect("an own file");
@@ -170,12 +185,14 @@ fn killed_at_any_moment_the_tag_names_something_whole() {
     let started = Instant::now();
     whole.ok(&["pull", TASK, "--from", &registry.name("whole"), "--trust"]);
     let pull_takes = started.elapsed();
+    let layers = stored_layers(&whole);
     let rounds = rounds(6, 100);
     for round in 0..rounds {
         let at = |all: Duration| all.mul_f64((round as f64 + 0.5) / rounds as f64);
         // Nothing of it is known to be elsewhere, so all of it is sent.
-        let _cache = fs::remove_dir_all(place.store().join("caches/blobs"));
-        let remote = format!("{}:now", registry.name(&format!("killed{round}")));
+        fs::remove_dir_all(place.store().join("caches/transfers")).expect("an own directory");
+        let repository = format!("killed{round}");
+        let remote = format!("{}:now", registry.name(&repository));
         let new = round % 2 == 0;
         if !new {
             place.ok(&["push", "demo/two", "--to", &remote]);
@@ -191,19 +208,27 @@ fn killed_at_any_moment_the_tag_names_something_whole() {
             pulled.stdout,
             pulled.stderr
         );
+        let before = registry.blobs(&repository);
         let again = json(&place.ok(&["--json", "push", TASK, "--to", &remote]));
-        let second = json(&place.ok(&["--json", "push", TASK, "--to", &remote]));
-        assert_eq!(second["pushed"][0]["uploaded"], 0, "after {again}");
+        let moved = registry.blobs(&repository) - before;
+        let pushed = &again["pushed"][0];
+        let counted = ["uploaded", "mounted"].map(|what| pushed[what].as_u64().expect("a number"));
+        assert_eq!(counted.iter().sum::<u64>(), moved, "only what was missing: {again}");
 
         let other = Place::new(User::Caller);
-        killed(&other, &["pull", TASK, "--from", &registry.name("whole"), "--trust"], at(pull_takes));
-        let left = json(&other.ok(&["--json", "pull", TASK, "--from", &registry.name("whole"), "--trust"]));
-        let layers = left["pulled"][0]["layers"].as_u64().expect("a number");
-        let all = json(&other.ok(&["--json", "pull", TASK, "--from", &registry.name("whole")]));
-        assert!(layers <= 6 && all["pulled"][0]["layers"] == 0, "{left} {all}");
+        let pull = ["--json", "pull", TASK, "--from", &registry.name("whole"), "--trust"];
+        killed(&other, &pull, at(pull_takes));
+        let before = stored_layers(&other);
+        let left = json(&other.ok(&pull));
+        assert_eq!(left["pulled"][0]["layers"], layers - before, "only what was missing: {left}");
         other.ok(&["--offline", "build", TASK, "--require-hit"]);
         other.assert_whole();
     }
+}
+
+/// How many layers the store has.
+fn stored_layers(place: &Place) -> usize {
+    place.contents().iter().filter(|(path, _)| path.contains("/store/layers/")).count()
 }
 
 /// Runs the program and kills it, with what it started, after `moment`.
