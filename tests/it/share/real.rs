@@ -1,11 +1,19 @@
 //! Debian's own registry: open, with a password, by TLS; and killed in the middle.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use infradev::net::{Http, HttpSettings, Registry};
+use infradev::share::{Digest, Remote};
+
 use super::round::{json, round_trip};
-use crate::support::{Guard, Need, Place, RealRegistry, Relay, TASK, User, lacks, rounds};
+use crate::support::{
+    Guard, Need, Place, RealRegistry, Relay, TASK, User, digest, lacks, rounds, work_directory,
+};
 
 /// A place that has built both tasks.
 fn built() -> Option<Place> {
@@ -66,6 +74,37 @@ fn a_cut_connection_costs_what_it_carried() {
         other.assert_whole();
     }
     assert_eq!(relay.cuts(), 4);
+}
+
+#[test]
+fn large_blobs_go_in_chunks() {
+    let Some(registry) = RealRegistry::start(Guard::Open) else { return };
+    let relay = Relay::to(registry.port());
+    let settings = HttpSettings { patience: 0.05, ..HttpSettings::default() };
+    let http = Arc::new(Http::new(settings).expect("good settings"));
+    let (client, _) = Registry::open(http, &relay.name("large"), vec![]).expect("a name");
+    let size = 70 << 20;
+    let content: Vec<u8> =
+        (0..size / 4).flat_map(|at: u32| at.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    let named: Digest = digest(&content).parse().expect("a digest");
+    let mut file = tempfile::tempfile_in(work_directory()).expect("a file");
+    file.write_all(&content).expect("an own file");
+    // In the second of three chunks; this registry then forgets the upload.
+    relay.cut_after(50 << 20);
+    let heard = AtomicU64::new(0);
+    let progress = |count| {
+        heard.fetch_add(count, Ordering::SeqCst);
+    };
+    client.put_blob(&named, u64::from(size), &mut file, &progress).expect("it goes over");
+    let (up, _) = relay.moved();
+    assert_eq!(relay.cuts(), 1);
+    assert!(up < 125 << 20, "{up} bytes sent");
+    assert!(heard.load(Ordering::SeqCst) >= u64::from(size));
+    let mut back = vec![];
+    client.blob(&named, u64::from(size), 0).expect("it is there").read_to_end(&mut back).expect("it reads");
+    assert!(back == content);
+    let part = client.blob_part(&named, 1 << 20, 1000).expect("it is there").expect("parts are given");
+    assert!(part == content[1 << 20..][..1000]);
 }
 
 #[test]
