@@ -7,10 +7,12 @@ mod http;
 mod index;
 mod registry;
 mod retry;
+mod settings;
 mod transfer;
 
 pub use client::Client;
 pub use error::{Broken, NetError};
-pub use http::{Http, HttpSettings, ProxySettings};
+pub use http::Http;
 pub use index::{IndexFile, PackageIndex};
 pub use registry::{AuthFile, Registry};
+pub use settings::{HttpSettings, ProxySettings};

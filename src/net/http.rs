@@ -2,11 +2,9 @@
 //!
 //! Requests are asynchronous inside, for the time limits that the blocking client lacks; outside, everything waits.
 
-use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,12 +13,13 @@ use std::time::{Duration, SystemTime};
 use reqwest::header::{
     AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, LOCATION, RETRY_AFTER,
 };
-use reqwest::{Certificate, Method, NoProxy, Proxy, StatusCode, Url};
+use reqwest::{Method, StatusCode, Url};
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
 use super::error::{Broken, NetError};
 use super::retry::{Retry, is_transient, retry_after};
+use super::settings::{Authorities, HttpSettings};
 
 /// A connection is not waited for longer.
 const CONNECT: Duration = Duration::from_secs(30);
@@ -34,59 +33,6 @@ const STALLED_UPLOAD: Duration = Duration::from_secs(120);
 const ANSWER: Duration = Duration::from_secs(60);
 /// Bodies are sent in pieces of so many bytes.
 const PIECE: u64 = 64 << 10;
-
-/// What decides how this machine speaks to others.
-#[derive(Debug, Clone)]
-pub struct HttpSettings {
-    /// Whether every request fails.
-    pub offline: bool,
-    /// Authorities to trust besides the usual ones: a file of certificates, and what named it.
-    pub ca_file: Option<(PathBuf, String)>,
-    /// Authorities to trust instead of the usual ones (`SSL_CERT_FILE`).
-    pub cert_file: Option<PathBuf>,
-    /// A directory of such (`SSL_CERT_DIR`).
-    pub cert_dir: Option<PathBuf>,
-    /// The proxies.
-    pub proxy: ProxySettings,
-    /// Hosts (`HOST:PORT`) that are spoken to without TLS.
-    pub plain_http: Vec<String>,
-    /// What all time limits and waits are multiplied by.
-    pub patience: f64,
-}
-
-impl Default for HttpSettings {
-    fn default() -> Self {
-        Self {
-            offline: false,
-            ca_file: None,
-            cert_file: None,
-            cert_dir: None,
-            proxy: ProxySettings::default(),
-            plain_http: vec![],
-            patience: 1.0,
-        }
-    }
-}
-
-/// Proxies, each a URL.
-#[derive(Clone, Default)]
-pub struct ProxySettings {
-    /// For `http:`.
-    pub http: Option<String>,
-    /// For `https:`.
-    pub https: Option<String>,
-    /// For both, where the other is not given.
-    pub all: Option<String>,
-    /// Hosts that are reached without one.
-    pub none: Option<String>,
-}
-
-/// They may hold passwords.
-impl fmt::Debug for ProxySettings {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProxySettings").field("none", &self.none).finish_non_exhaustive()
-    }
-}
 
 /// A set-up that is ready.
 #[derive(Debug)]
@@ -142,22 +88,11 @@ impl Http {
             .connect_timeout(CONNECT.mul_f64(settings.patience))
             .redirect(reqwest::redirect::Policy::none())
             .no_proxy();
-        let own: Vec<Certificate> = match &settings.ca_file {
-            Some((path, name)) => certificates(path, name)?,
-            None => vec![],
+        builder = match settings.authorities()? {
+            Authorities::AlsoTrust(also) => builder.tls_certs_merge(also),
+            Authorities::TrustOnly(only) => builder.tls_certs_only(only),
         };
-        let mut instead = vec![];
-        if let Some(path) = &settings.cert_file {
-            instead.extend(certificates(path, "SSL_CERT_FILE")?);
-        }
-        if let Some(path) = &settings.cert_dir {
-            instead.extend(certificates_below(path)?);
-        }
-        builder = match instead.is_empty() {
-            true => builder.tls_certs_merge(own),
-            false => builder.tls_certs_only(instead.into_iter().chain(own)),
-        };
-        for proxy in proxies(&settings.proxy)? {
+        for proxy in settings.proxy.proxies()? {
             builder = builder.proxy(proxy);
         }
         let client = builder.build().map_err(broken)?;
@@ -377,53 +312,4 @@ impl Read for Answer<'_> {
 pub(super) fn shown(text: &str) -> String {
     let text = text.split(['?', '#']).next().unwrap_or_default();
     text.chars().filter(|character| !character.is_control()).take(200).collect()
-}
-
-/// Reads a file of certificates, at least one.
-fn certificates(path: &Path, name: &str) -> Result<Vec<Certificate>, NetError> {
-    let wrong = |detail: String| NetError::Setting { name: format!("{name} ({})", path.display()), detail };
-    let text = fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let found = Certificate::from_pem_bundle(&text).map_err(|error| wrong(crate::error::chain(&error)))?;
-    match found.is_empty() {
-        true => Err(wrong("it holds no certificate".to_owned())),
-        false => Ok(found),
-    }
-}
-
-/// Reads the certificates of a directory; other files may lie there too.
-fn certificates_below(directory: &Path) -> Result<Vec<Certificate>, NetError> {
-    let name = || format!("SSL_CERT_DIR ({})", directory.display());
-    let wrong = |detail: String| NetError::Setting { name: name(), detail };
-    let entries = fs::read_dir(directory).map_err(|error| wrong(error.to_string()))?;
-    let files = entries.flatten().map(|entry| entry.path()).filter(|path| path.is_file());
-    let found: Vec<Certificate> = files.filter_map(|path| certificates(&path, "").ok()).flatten().collect();
-    match found.is_empty() {
-        true => Err(wrong("it holds no certificate".to_owned())),
-        false => Ok(found),
-    }
-}
-
-/// Makes the proxies. This machine is never reached by one.
-fn proxies(settings: &ProxySettings) -> Result<Vec<Proxy>, NetError> {
-    let none = format!("localhost,127.0.0.0/8,::1,{}", settings.none.as_deref().unwrap_or_default());
-    let mut made = vec![];
-    for (name, value, make) in [
-        ("HTTP_PROXY", settings.http.as_ref().or(settings.all.as_ref()), Proxy::http::<Url> as fn(Url) -> _),
-        ("HTTPS_PROXY", settings.https.as_ref().or(settings.all.as_ref()), Proxy::https::<Url>),
-    ] {
-        let Some(value) = value else { continue };
-        // The value may hold a password.
-        let wrong = |detail: &str| NetError::Setting { name: name.to_owned(), detail: detail.to_owned() };
-        let text = if value.contains("://") { value.clone() } else { format!("http://{value}") };
-        let url = Url::parse(&text).map_err(|error| wrong(&format!("it is no URL: {error}")))?;
-        if !["http", "https"].contains(&url.scheme()) {
-            return Err(wrong(&format!(
-                "proxies by `{}` are not spoken to, only by http and https",
-                url.scheme()
-            )));
-        }
-        let proxy = make(url).map_err(|_| wrong("it is no URL of a proxy"))?;
-        made.push(proxy.no_proxy(NoProxy::from_string(&none)));
-    }
-    Ok(made)
 }

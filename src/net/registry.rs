@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn this_machine_is_known() {
-        for host in ["localhost", "localhost:5000", "127.0.0.1:80", "127.1.2.3", "[::1]:5000", "::1"] {
+        for host in ["localhost", "localhost:5000", "127.0.0.1:80", "127.1.2.3", "[::1]:5000", "[::1]"] {
             assert!(is_loopback(host), "{host}");
         }
         for host in ["r.example", "127.0.0.1.example", "10.0.0.1:5000", "localhost.example:80"] {

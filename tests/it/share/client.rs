@@ -16,12 +16,16 @@ const PATIENCE: f64 = 0.02;
 
 /// A client of `liar` with the credentials `user:secret`, and the directory of their file.
 fn client(liar: &Liar) -> (Registry, tempfile::TempDir) {
+    client_with(liar, PATIENCE)
+}
+
+fn client_with(liar: &Liar, patience: f64) -> (Registry, tempfile::TempDir) {
     let directory = tempfile::tempdir_in(work_directory()).expect("a directory");
     let path = directory.path().join("auth.json");
     // The entry is for this host alone; others must not see it.
     let text = format!(r#"{{"auths":{{"{}":{{"auth":"dXNlcjpzZWNyZXQ="}}}}}}"#, liar.address());
     std::fs::write(&path, text).expect("an own file");
-    let settings = HttpSettings { patience: PATIENCE, ..HttpSettings::default() };
+    let settings = HttpSettings { patience, ..HttpSettings::default() };
     let http = Arc::new(Http::new(settings).expect("good settings"));
     let files = vec![AuthFile { path, named: true }];
     let (registry, given) = Registry::open(http, &liar.name(), files).expect("a name");
@@ -238,13 +242,13 @@ fn stalled_transfers_end() {
         })
     };
     let liar = Liar::serve(shelf(&[&bytes]), slow);
-    let (registry, _files) = client(&liar);
+    let (registry, _files) = client_with(&liar, PATIENCE / 4.0);
     let error = registry.blob_part(&of(&bytes), 0, bytes.len() as u64).unwrap_err();
     assert!(said(&error).contains("stalled"), "{}", said(&error));
     assert!(liar.count("GET", "/blobs/") <= 5);
     // One that never answers.
     liar.twist(|asked, _| {
-        (asked.target != "/v2/").then(|| Reply::raw(|_| std::thread::sleep(Duration::from_secs(4))))
+        (asked.target != "/v2/").then(|| Reply::raw(|_| std::thread::sleep(Duration::from_secs(2))))
     });
     let error = registry.tags().unwrap_err();
     assert!(said(&error).contains("silent"), "{}", said(&error));

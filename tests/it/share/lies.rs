@@ -36,13 +36,19 @@ fn published() -> Option<&'static Shelf> {
 #[track_caller]
 fn refused(liar: &Liar, status: i32, words: &str) -> Finished {
     let place = Place::new(User::Caller);
+    let pulled = refused_by(&place, liar, status, words);
+    place.assert_whole();
+    pulled
+}
+
+#[track_caller]
+fn refused_by(place: &Place, liar: &Liar, status: i32, words: &str) -> Finished {
     fs::write(place.path("infradev.toml"), "patience = 0.02\n").expect("an own file");
     let pulled = place.run(&["pull", TASK, "--from", &liar.name(), "--trust"]);
     assert!(pulled.status == status && pulled.stderr.contains(words), "{} {}", pulled.status, pulled.stderr);
     for below in ["roots/tasks", "steps"] {
         assert_eq!(place.listing(below), Vec::<String>::new(), "{below}");
     }
-    place.assert_whole();
     pulled
 }
 
@@ -135,6 +141,7 @@ fn manifests_of_two_meanings_are_refused() {
     let itself = json!({ "schemaVersion": 2, "manifests": [
         { "mediaType": "application/vnd.oci.image.index.v1+json", "digest": layer, "size": 1 }
     ]});
+    let place = Place::new(User::Caller);
     for (kind, text) in [
         (MANIFEST, text.replacen('{', r#"{"manifests":[],"#, 1)),
         (MANIFEST, text.replacen("\"layers\":", "\"layers\":[],\"layers\":", 1)),
@@ -151,13 +158,13 @@ fn manifests_of_two_meanings_are_refused() {
         let mut bad = shelf.clone();
         bad.manifests.insert(TAG.to_owned(), (kind.to_owned(), text.clone().into_bytes()));
         let liar = Liar::honest(bad);
-        refused(&liar, 1, "cannot be pulled");
+        refused_by(&place, &liar, 1, "cannot be pulled");
         let asked = liar.asked();
         assert_eq!(asked.len(), 1, "{asked:?}");
     }
+    place.assert_whole();
     // As typed.
     let liar = Liar::honest(shelf.clone());
-    let place = Place::new(User::Caller);
     let typed = place.run(&["pull", "--from", &format!("{}@sha256:../../x", liar.name())]);
     assert_eq!(typed.status, 2, "{}", typed.stderr);
     assert!(liar.asked().is_empty());
@@ -250,4 +257,30 @@ fn killed_before_the_tag_nothing_is_published() {
     let other = Place::new(User::Caller);
     other.ok(&["pull", "--from", &to]);
     other.assert_whole();
+}
+
+#[test]
+fn proxies_are_used_but_for_hosts_that_need_none() {
+    let proxy = Liar::serve(Shelf::default(), |_, _| Some(Reply::new(404)));
+    let place = Place::new(User::Caller);
+    let pull = |none: &str, arguments: &[&str]| {
+        let from = ["pull", TASK, "--from", "registry.invalid:5000/demo"];
+        let mut command = place.command(&[arguments, &from].concat());
+        command
+            .env("HTTP_PROXY", format!("http://{}", proxy.address()))
+            .env("NO_PROXY", none)
+            .env("INFRADEV_PATIENCE", "0.01")
+            .env("INFRADEV_PLAIN_HTTP", "registry.invalid:5000");
+        place.finish(&mut command)
+    };
+    let through = pull("other.invalid", &[]);
+    assert!(through.status == 4 && through.stderr.contains("does not have the image"), "{}", through.stderr);
+    let asked = proxy.asked();
+    assert_eq!(asked.len(), 1);
+    assert!(asked[0].target.starts_with("http://registry.invalid:5000/v2/demo/manifests/"), "{asked:?}");
+    let direct = pull("registry.invalid", &[]);
+    assert!(direct.status == 3 && direct.stderr.contains("registry.invalid:5000"), "{}", direct.stderr);
+    let offline = pull("", &["--offline"]);
+    assert!(offline.status == 4 && offline.stderr.contains("the network is off"), "{}", offline.stderr);
+    assert_eq!(proxy.asked().len(), 1);
 }

@@ -1,11 +1,19 @@
 //! Debian's own registry: open, with a password, by TLS; and killed in the middle.
 
 use std::fs;
+use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use infradev::net::{Http, HttpSettings, Registry};
+use infradev::share::{Digest, Remote};
+
 use super::round::{json, round_trip};
-use crate::support::{Guard, Need, Place, RealRegistry, Relay, TASK, User, lacks, rounds};
+use crate::support::{
+    Guard, Need, Place, RealRegistry, Relay, TASK, User, digest, lacks, rounds, work_directory,
+};
 
 /// A place that has built both tasks.
 fn built() -> Option<Place> {
@@ -66,6 +74,37 @@ fn a_cut_connection_costs_what_it_carried() {
         other.assert_whole();
     }
     assert_eq!(relay.cuts(), 4);
+}
+
+#[test]
+fn large_blobs_go_in_chunks() {
+    let Some(registry) = RealRegistry::start(Guard::Open) else { return };
+    let relay = Relay::to(registry.port());
+    let settings = HttpSettings { patience: 0.05, ..HttpSettings::default() };
+    let http = Arc::new(Http::new(settings).expect("good settings"));
+    let (client, _) = Registry::open(http, &relay.name("large"), vec![]).expect("a name");
+    let size = 70 << 20;
+    let content: Vec<u8> =
+        (0..size / 4).flat_map(|at: u32| at.wrapping_mul(0x9e37_79b9).to_le_bytes()).collect();
+    let named: Digest = digest(&content).parse().expect("a digest");
+    let mut file = tempfile::tempfile_in(work_directory()).expect("a file");
+    file.write_all(&content).expect("an own file");
+    // In the second of three chunks; this registry then forgets the upload.
+    relay.cut_after(50 << 20);
+    let heard = AtomicU64::new(0);
+    let progress = |count| {
+        heard.fetch_add(count, Ordering::SeqCst);
+    };
+    client.put_blob(&named, u64::from(size), &mut file, &progress).expect("it goes over");
+    let (up, _) = relay.moved();
+    assert_eq!(relay.cuts(), 1);
+    assert!(up < 125 << 20, "{up} bytes sent");
+    assert!(heard.load(Ordering::SeqCst) >= u64::from(size));
+    let mut back = vec![];
+    client.blob(&named, u64::from(size), 0).expect("it is there").read_to_end(&mut back).expect("it reads");
+    assert!(back == content);
+    let part = client.blob_part(&named, 1 << 20, 1000).expect("it is there").expect("parts are given");
+    assert!(part == content[1 << 20..][..1000]);
 }
 
 #[test]
@@ -139,6 +178,21 @@ fn only_known_authorities_are_believed() {
 }
 
 #[test]
+fn build_steps_go_through_a_registry() {
+    let Some(registry) = RealRegistry::start(Guard::Open) else { return };
+    let Some(place) = built() else { return };
+    let remote = registry.name("team/steps");
+    place.ok(&["ci", "save", "all", "--to", &remote, "--all"]);
+    let other = Place::new(User::Caller);
+    let restored = other.run(&["ci", "restore", TASK, "--from", &remote, "--trust", "--require-hit"]);
+    assert!(restored.status == 0 && restored.stderr.contains("6 of 6 steps restored"), "{}", restored.stderr);
+    other.ok(&["--offline", "build", TASK, "--require-hit"]);
+    place.ok(&["prune", TASK, "--remote", &remote]);
+    let left = json(&place.ok(&["--json", "ci", "save", "all", "--to", &remote, "--all"]));
+    assert!(left["saved"] == 1 && left["present"] == 6, "{left}");
+}
+
+#[test]
 fn what_cannot_be_used_is_never_replaced() {
     let place = Place::new(User::Caller);
     fs::write(place.path("empty.pem"), "no certificate\n").expect("an own file");
@@ -170,12 +224,14 @@ fn killed_at_any_moment_the_tag_names_something_whole() {
     let started = Instant::now();
     whole.ok(&["pull", TASK, "--from", &registry.name("whole"), "--trust"]);
     let pull_takes = started.elapsed();
+    let layers = stored_layers(&whole);
     let rounds = rounds(6, 100);
     for round in 0..rounds {
         let at = |all: Duration| all.mul_f64((round as f64 + 0.5) / rounds as f64);
         // Nothing of it is known to be elsewhere, so all of it is sent.
-        let _cache = fs::remove_dir_all(place.store().join("caches/blobs"));
-        let remote = format!("{}:now", registry.name(&format!("killed{round}")));
+        fs::remove_dir_all(place.store().join("caches/transfers")).expect("an own directory");
+        let repository = format!("killed{round}");
+        let remote = format!("{}:now", registry.name(&repository));
         let new = round % 2 == 0;
         if !new {
             place.ok(&["push", "demo/two", "--to", &remote]);
@@ -191,19 +247,27 @@ fn killed_at_any_moment_the_tag_names_something_whole() {
             pulled.stdout,
             pulled.stderr
         );
+        let before = registry.blobs(&repository);
         let again = json(&place.ok(&["--json", "push", TASK, "--to", &remote]));
-        let second = json(&place.ok(&["--json", "push", TASK, "--to", &remote]));
-        assert_eq!(second["pushed"][0]["uploaded"], 0, "after {again}");
+        let moved = registry.blobs(&repository) - before;
+        let pushed = &again["pushed"][0];
+        let counted = ["uploaded", "mounted"].map(|what| pushed[what].as_u64().expect("a number"));
+        assert_eq!(counted.iter().sum::<u64>(), moved, "only what was missing: {again}");
 
         let other = Place::new(User::Caller);
-        killed(&other, &["pull", TASK, "--from", &registry.name("whole"), "--trust"], at(pull_takes));
-        let left = json(&other.ok(&["--json", "pull", TASK, "--from", &registry.name("whole"), "--trust"]));
-        let layers = left["pulled"][0]["layers"].as_u64().expect("a number");
-        let all = json(&other.ok(&["--json", "pull", TASK, "--from", &registry.name("whole")]));
-        assert!(layers <= 6 && all["pulled"][0]["layers"] == 0, "{left} {all}");
+        let pull = ["--json", "pull", TASK, "--from", &registry.name("whole"), "--trust"];
+        killed(&other, &pull, at(pull_takes));
+        let before = stored_layers(&other);
+        let left = json(&other.ok(&pull));
+        assert_eq!(left["pulled"][0]["layers"], layers - before, "only what was missing: {left}");
         other.ok(&["--offline", "build", TASK, "--require-hit"]);
         other.assert_whole();
     }
+}
+
+/// How many layers the store has.
+fn stored_layers(place: &Place) -> usize {
+    place.contents().iter().filter(|(path, _)| path.contains("/store/layers/")).count()
 }
 
 /// Runs the program and kills it, with what it started, after `moment`.

@@ -159,6 +159,7 @@ impl Liar {
     fn converse(&self, stream: TcpStream) -> std::io::Result<()> {
         let mut reader = BufReader::new(stream.try_clone()?);
         let mut writer = stream;
+        writer.set_nodelay(true)?;
         while let Some(mut asked) = read_head(&mut reader)? {
             let length: usize =
                 asked.header("content-length").and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -178,17 +179,18 @@ impl Liar {
                 raw(&mut writer);
                 return Ok(());
             }
-            let mut head = format!("HTTP/1.1 {} x\r\n", reply.status);
+            let mut answer = format!("HTTP/1.1 {} x\r\n", reply.status);
             if !reply.headers.iter().any(|(name, _)| name == "Content-Length") {
-                head += &format!("Content-Length: {}\r\n", reply.body.len());
+                answer += &format!("Content-Length: {}\r\n", reply.body.len());
             }
             for (name, value) in &reply.headers {
-                head += &format!("{name}: {value}\r\n");
+                answer += &format!("{name}: {value}\r\n");
             }
-            writer.write_all(format!("{head}\r\n").as_bytes())?;
+            let mut answer = format!("{answer}\r\n").into_bytes();
             if asked.method != "HEAD" {
-                writer.write_all(&reply.body)?;
+                answer.extend(&reply.body);
             }
+            writer.write_all(&answer)?;
         }
         Ok(())
     }

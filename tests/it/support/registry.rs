@@ -103,6 +103,12 @@ impl RealRegistry {
         format!("127.0.0.1:{}/{repository}", self.port)
     }
 
+    /// How many blobs a repository has.
+    pub(crate) fn blobs(&self, repository: &str) -> u64 {
+        let links = format!("data/docker/registry/v2/repositories/{repository}/_layers/sha256");
+        fs::read_dir(self.directory.path().join(links)).map_or(0, |links| links.count() as u64)
+    }
+
     /// The certificate of the authority.
     pub(crate) fn authority(&self) -> PathBuf {
         self.directory.path().join("authority.pem")

@@ -36,6 +36,7 @@ impl Relay {
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 let Ok(server) = TcpStream::connect(("127.0.0.1", port)) else { continue };
+                let _only_slower = (client.set_nodelay(true), server.set_nodelay(true));
                 let ends = [(&client, &server), (&server, &client)].map(|(from, to)| {
                     (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"))
                 });
