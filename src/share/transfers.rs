@@ -40,12 +40,15 @@ pub fn clear_transfers(store: &Store, dry_run: bool) -> Result<u64> {
     let Some(_alone) = Lock::attempt(&root.join("lock"))? else { return Ok(0) };
     let mut freed = 0;
     for below in ["made", "arriving"] {
-        let path = root.join(below);
-        for entry in fs::read_dir(&path).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(root.join(below)).into_iter().flatten().flatten() {
+            // What is known of a blob is small, and spares making it again for a place that has it.
+            if entry.path().extension().is_some_and(|extension| extension == "json") {
+                continue;
+            }
             freed += entry.metadata().map_or(0, |found| found.blocks() * 512);
-        }
-        if !dry_run {
-            remove_tree(&path)?;
+            if !dry_run {
+                remove_tree(&entry.path())?;
+            }
         }
     }
     Ok(freed)
