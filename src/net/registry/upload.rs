@@ -115,7 +115,9 @@ impl Registry {
     /// Sends what the registry does not have yet, and closes the upload.
     fn feed(&self, session: &mut Session, content: &Content<'_>, doing: &str) -> Result<Ended, NetError> {
         let mut tries = self.http.tries();
-        loop {
+        // A registry may take less than a chunk at a time, but not for ever.
+        let most = 32 + 4 * content.size.div_ceil(session.chunk);
+        for _ in 0..most {
             let before = session.offset;
             let answer = if session.offset < content.size {
                 self.send_chunk(session, content, doing)
@@ -165,6 +167,7 @@ impl Registry {
                 return Ok(Ended::Lost);
             }
         }
+        Err(self.strange(doing, format!("took less than all of it by {most} requests")))
     }
 
     fn send_chunk(

@@ -186,6 +186,20 @@ fn broken_uploads_go_on_where_they_broke() {
     let error = put(&registry, &blob(10)).unwrap_err();
     assert!(said(&error).contains("lost the upload"), "{error}");
     assert!(liar.count("POST", "") <= 5);
+    // Byte by byte is not for ever.
+    liar.twist(|asked, shelf| {
+        asked.is("PATCH", "/uploads/").then(|| {
+            let upload = shelf.uploads.values_mut().last().unwrap();
+            upload.extend(&asked.body[..2]);
+            Reply::new(202)
+                .header("Location", asked.target.clone())
+                .header("Range", format!("0-{}", upload.len() - 1))
+        })
+    });
+    liar.forget();
+    let error = put(&registry, &bytes).unwrap_err();
+    assert!(said(&error).contains("less than all"), "{error}");
+    assert!(liar.count("PATCH", "") < 50);
     // Other bytes arrive than were sent: no second try.
     liar.twist(|asked, shelf| {
         if asked.is("PUT", "/uploads/") {

@@ -65,7 +65,7 @@ fn a_cut_connection_costs_what_it_carried() {
     let Some(place) = built() else { return };
     let relay = Relay::to(registry.port());
     fs::write(place.path("infradev.toml"), "patience = 0.05\n").expect("an own file");
-    for (number, at) in [600, 1_500, 4_000, 9_000].into_iter().enumerate() {
+    for (number, at) in [1_500, 9_000].into_iter().enumerate() {
         let remote = relay.name(&format!("cut{number}"));
         relay.cut_after(at);
         place.ok(&["push", "all", "--to", &remote]);
@@ -73,7 +73,7 @@ fn a_cut_connection_costs_what_it_carried() {
         other.ok(&["pull", "all", "--from", &remote]);
         other.assert_whole();
     }
-    assert_eq!(relay.cuts(), 4);
+    assert_eq!(relay.cuts(), 2);
 }
 
 #[test]
