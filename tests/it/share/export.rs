@@ -157,6 +157,26 @@ fn privileged_a_bundle_runs() {
 }
 
 #[test]
+fn privileged_podman_loads_and_runs_it() {
+    if lacks(Need::Root) || lacks(Need::Program("podman")) {
+        return;
+    }
+    let Some(place) = built(User::Caller) else { return };
+    export(&place, "docker-archive", "saved.tar", &[]);
+    let podman = "podman --root storage --runroot running --storage-driver vfs --cgroup-manager cgroupfs";
+    let loaded = tool(&place, &format!("{podman} load --quiet -i saved.tar 2>&1"));
+    assert!(loaded.contains("infradev/small:small-one-cpu"), "{loaded}");
+    let run = "run --rm --network=none --cgroups=disabled --ulimit=host --runtime crun localhost/infradev/small:small-one-cpu";
+    let line = format!("{podman} {run} python -c 'import demo, toolpkg; toolpkg.main(); print(demo.VALUE)'");
+    let ran = place.finish(place.tool("sh").args(["-euc", &line]));
+    // Engines need more of a machine than the tests do; what they loaded was checked above.
+    let is_refused =
+        ["cgroup", "permitted", "mount", "pivot_root"].iter().any(|word| ran.stderr.contains(word));
+    assert!(ran.stdout == "tool ran\n1\n" || (ran.status != 0 && is_refused), "{}{}", ran.stdout, ran.stderr);
+    tool(&place, &format!("{podman} rmi --all --force >/dev/null"));
+}
+
+#[test]
 fn what_was_written_in_an_environment_is_the_last_layer() {
     let Some(place) = built(User::Caller) else { return };
     let line = "echo mine >/workspace/demo/mine; rm /etc/release; echo changed >/opt/env/share/demo/note";
