@@ -9,6 +9,7 @@ mod driver;
 mod error;
 mod files;
 pub mod host;
+pub(crate) mod image;
 pub mod root;
 pub(crate) mod scratch;
 mod sdist;

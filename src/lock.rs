@@ -9,6 +9,7 @@ mod base;
 mod check;
 mod error;
 mod graph;
+mod image;
 mod requirements;
 mod resolve;
 mod sdist;
@@ -80,7 +81,7 @@ pub fn lock(session: &Session, recipes: &[Recipe], options: LockOptions) -> Comm
     let mut work = Work::new(session, store, &catalog, options)?;
     let mut reports = vec![];
     let mut bases: BTreeMap<(&str, &str), &Recipe> = BTreeMap::new();
-    for recipe in recipes.iter().filter(|recipe| matches!(recipe.base, Base::Debian { .. })) {
+    for recipe in recipes.iter().filter(|recipe| is_locked_base(&recipe.base)) {
         bases.entry((&recipe.task.project, &recipe.variant)).or_insert(recipe);
     }
     for recipe in bases.into_values() {
@@ -94,6 +95,11 @@ pub fn lock(session: &Session, recipes: &[Recipe], options: LockOptions) -> Comm
         reports.push(work.lock_packages(recipe)?);
     }
     Ok(reports)
+}
+
+/// Whether a base has a lock of its own.
+fn is_locked_base(base: &Base) -> bool {
+    matches!(base, Base::Debian { .. } | Base::Image { .. })
 }
 
 /// Returns the recipe that each lock is made for: the one with the oldest source. Oldest first.
@@ -128,7 +134,7 @@ pub fn ensure_lock(session: &Session, recipe: &Recipe) -> CommandResult {
         return Ok(());
     }
     let mut files = vec![recipe.lock_file()];
-    if let Base::Debian { .. } = recipe.base {
+    if is_locked_base(&recipe.base) {
         files.push(recipe.base_lock_file());
     }
     for file in files {
@@ -147,7 +153,7 @@ fn has_current(
     recipe: &Recipe,
 ) -> Result<bool, LockError> {
     let Some(locks) = work::optional(catalog.locks(recipe))? else { return Ok(false) };
-    let target = target::target_of(recipe, None)?;
+    let target = target::target_of(recipe, target::BaseFacts::default())?;
     Ok(locks.lock.made_for.target == target && !stale(session, store, catalog, recipe, &locks.lock)?)
 }
 

@@ -6,6 +6,7 @@
 
 mod digest;
 pub mod dir;
+pub mod docker;
 mod fetch;
 pub mod grading;
 mod group;

@@ -22,7 +22,7 @@ use crate::path::TreePath;
 use crate::scan::Owners;
 use crate::tree::Tree;
 
-pub(crate) use content::{Objects, copy_object};
+pub(crate) use content::{Objects, clone_object, copy_object, duplicate_object, fill};
 pub(crate) use plan::Wanted;
 pub(crate) use pool::{Pool, links};
 

@@ -15,6 +15,7 @@ mod entry;
 mod erofs;
 mod farm;
 mod git;
+mod materialize;
 mod merge;
 mod oci;
 mod path;
@@ -37,10 +38,11 @@ pub use farm::{FarmFinding, check_farm_pool, farm_owners, write_farm};
 pub use git::{
     CommitTree, GIT_LAYER_VERSION, GitError, GitObject, GitObjectKind, GitSource, Oid, commit_tree,
 };
+pub use materialize::{Supply, write_files};
 pub use merge::merge;
 pub use oci::{
-    BlobDone, BlobError, BlobSource, Compression, Frame, MAX_PART, Toc, TocError, TocPlace, split, union,
-    write_blob,
+    ArchiveDone, BlobDone, BlobError, BlobSource, Compression, Frame, MAX_PART, Toc, TocError, TocPlace,
+    plain_archive_size, split, union, write_blob, write_plain_archive,
 };
 pub use path::{MAX_COMPONENT, MAX_PATH, PathError, PathProblem, TreePath};
 pub use scan::{Owners, ScanError, ScanOptions, Scanned, Seen, scan};

@@ -14,6 +14,7 @@
 
 mod archive;
 mod blob;
+mod plain;
 mod toc;
 
 #[cfg(test)]
@@ -24,6 +25,7 @@ use std::io;
 use infradev_store::ObjectId;
 
 pub use blob::{BlobDone, BlobSource, Compression, MAX_PART, TocPlace, split, union, write_blob};
+pub use plain::{ArchiveDone, plain_archive_size, write_plain_archive};
 pub use toc::{Frame, Toc, TocError};
 
 use crate::path::TreePath;

@@ -33,6 +33,8 @@ pub struct KeyContext {
 pub struct StepVersions {
     /// How packages become a base.
     pub base: u32,
+    /// How a layer of an image becomes one of ours.
+    pub image: u32,
     /// How a skeleton looks.
     pub skeleton: u32,
     /// `WHEEL_LAYER_VERSION`.
@@ -78,6 +80,7 @@ impl Plan {
         match &self.node(index).action {
             Action::HostBase => Err(recorder.missing("a step that makes something")),
             Action::DebianBase(lock) => Ok(recorder.debian_base(lock)),
+            Action::ImageLayer { layer, .. } => Ok(layer.record(context.versions.image)),
             Action::Skeleton => recorder.skeleton(),
             Action::Wheel(package) => recorder.wheel(package),
             Action::SdistWheel(package) => recorder.sdist(package),
@@ -178,14 +181,14 @@ impl Recorder<'_> {
     /// Adds what every command that runs can see besides its own inputs.
     fn sandboxed(&self, record: StepRecord) -> Result<StepRecord, KeyError> {
         let mut needs = Vec::new();
-        let mut base = None;
+        let mut base = Vec::new();
         for index in &self.plan.node(self.index).needs {
             let node = self.plan.node(*index);
             let layer =
                 || self.progress.layers.get(index).ok_or_else(|| self.missing(format!("`{}`", node.label)));
             match &node.action {
-                Action::DebianBase(_) => base = Some(layer()?.to_hex()),
-                Action::HostBase => base = Some(self.host()?),
+                Action::DebianBase(_) | Action::ImageLayer { .. } => base.push(layer()?.to_hex()),
+                Action::HostBase => base.push(self.host()?),
                 // The declared inputs stand for the tree.
                 Action::Source => {}
                 Action::Skeleton => needs.push(format!("skeleton {}", layer()?)),
@@ -196,10 +199,12 @@ impl Recorder<'_> {
                 Action::SdistWheel(_) | Action::Files(_) => {}
             }
         }
-        let base = base.ok_or_else(|| self.missing("a base"))?;
+        if base.is_empty() {
+            return Err(self.missing("a base"));
+        }
         let record = record
             .text("architecture", self.plan.target.architecture)
-            .text("base", base)
+            .text("base", base.join(" "))
             .list("needs", needs)
             .text("sandbox", self.context.versions.sandbox);
         Ok(record)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::base_lock::BaseLock;
 use crate::catalog::{Catalog, CatalogError};
+use crate::image_lock::ImageLock;
 use crate::plan::PlanInputs;
 use crate::pylock::{Artifact, Pylock};
 use crate::recipe::Base;
@@ -19,6 +20,8 @@ pub struct Locks {
     pub build_locks: BTreeMap<String, Pylock>,
     /// The packages of a Debian base.
     pub base_lock: Option<BaseLock>,
+    /// The layers of an image base.
+    pub image_lock: Option<ImageLock>,
 }
 
 impl Locks {
@@ -28,6 +31,7 @@ impl Locks {
             lock: &self.lock,
             build_locks: &self.build_locks,
             base_lock: self.base_lock.as_ref(),
+            image_lock: self.image_lock.as_ref(),
             host_python,
         }
     }
@@ -54,7 +58,11 @@ impl Catalog {
             Base::Debian { .. } => Some(self.base_lock(project, &recipe.base_lock_file())?),
             _ => None,
         };
-        Ok(Locks { lock, build_locks, base_lock })
+        let image_lock = match recipe.base {
+            Base::Image { .. } => Some(self.image_lock(project, &recipe.base_lock_file())?),
+            _ => None,
+        };
+        Ok(Locks { lock, build_locks, base_lock, image_lock })
     }
 
     /// Reads a package lock; `file` is a name in the project's `locks`.
@@ -67,6 +75,12 @@ impl Catalog {
     pub fn base_lock(&self, project: &str, file: &str) -> Result<BaseLock, CatalogError> {
         let (path, text) = self.required_lock(project, file)?;
         Ok(BaseLock::parse(&path, &text)?)
+    }
+
+    /// Reads the lock of an image base; `file` is a name in the project's `locks`.
+    pub fn image_lock(&self, project: &str, file: &str) -> Result<ImageLock, CatalogError> {
+        let (path, text) = self.required_lock(project, file)?;
+        Ok(ImageLock::parse(&path, &text)?)
     }
 
     fn required_lock(&self, project: &str, file: &str) -> Result<(String, String), CatalogError> {

@@ -5,6 +5,7 @@ mod planner;
 use std::collections::BTreeMap;
 
 use crate::base_lock::BaseLock;
+use crate::image_lock::{ImageLayer, ImageLock};
 use crate::name::DistributionName;
 use crate::pylock::{Package, Pylock};
 use crate::recipe::{BuildStep, GeneratedFile};
@@ -42,6 +43,13 @@ pub struct Node {
 pub enum Action {
     /// Unpacks the packages of a Debian base into a layer.
     DebianBase(BaseLock),
+    /// Fetches and applies a layer of an image base.
+    ImageLayer {
+        /// The image, as the recipe names it.
+        image: String,
+        /// The layer.
+        layer: ImageLayer,
+    },
     /// Stands for the directories of the machine: it makes no layer, only a fingerprint.
     HostBase,
     /// Makes `/opt/env` with its interpreter.
@@ -67,6 +75,8 @@ pub struct PlanInputs<'a> {
     pub build_locks: &'a BTreeMap<String, Pylock>,
     /// The lock of a Debian base.
     pub base_lock: Option<&'a BaseLock>,
+    /// The lock of an image base.
+    pub image_lock: Option<&'a ImageLock>,
     /// The interpreter of the machine; needed only for a host base.
     pub host_python: Option<PythonVersion>,
 }
@@ -89,6 +99,12 @@ pub enum PlanError {
     /// A base lock was made for another request.
     #[error("the lock `{file}` was made for other packages than the recipe asks for")]
     StaleBaseLock {
+        /// Its file in the project's `locks`.
+        file: String,
+    },
+    /// The lock of an image base was made for another image.
+    #[error("the lock `{file}` was made for another image than the recipe names")]
+    StaleImageLock {
         /// Its file in the project's `locks`.
         file: String,
     },

@@ -77,9 +77,9 @@ pub enum Base {
     },
     /// The directories of the machine, shown read-only.
     Host,
-    /// An image by digest.
+    /// A container image, whose layers are locked one by one.
     Image {
-        /// `name@sha256:…`.
+        /// A place with a tag or `@sha256:…`.
         reference: String,
     },
     /// A directory or archive of the maintainer.

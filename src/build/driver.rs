@@ -20,7 +20,7 @@ use schedule::Schedule;
 use super::host::Host;
 use super::root::BuiltTask;
 use super::survey::{ensure_room, shared_label};
-use super::{Workshop, base, skeleton};
+use super::{Workshop, base, image, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
@@ -101,7 +101,9 @@ fn catalog_files(catalog: &Catalog, recipe: &Recipe, locks: &Locks) -> Vec<Strin
     let mut files = vec![format!("{project}/project.toml"), format!("{folder}/task.toml")];
     let mut locked: Vec<String> = vec![recipe.lock_file()];
     locked.extend(locks.build_locks.keys().map(|name| infradev_recipes::lock_file(name)));
-    locked.extend(locks.base_lock.iter().map(|_| recipe.base_lock_file()));
+    if locks.base_lock.is_some() || locks.image_lock.is_some() {
+        locked.push(recipe.base_lock_file());
+    }
     files.extend(locked.into_iter().map(|file| format!("{project}/locks/{file}")));
     // Files that recipes write out stand in these folders by custom.
     for (document, below) in
@@ -133,6 +135,7 @@ fn hash_files(catalog: &Catalog, files: &[String]) -> String {
 pub(super) fn versions() -> StepVersions {
     StepVersions {
         base: base::BASE_LAYER_VERSION,
+        image: image::IMAGE_LAYER_VERSION,
         skeleton: skeleton::SKELETON_VERSION,
         wheel: infradev_layers::WHEEL_LAYER_VERSION,
         source: infradev_layers::GIT_LAYER_VERSION,

@@ -109,6 +109,17 @@ pub enum BuildError {
         /// Where the mirror kept it.
         file: String,
     },
+    /// An image cannot be a base.
+    #[error("the image {image} cannot be the base: {detail}")]
+    Image {
+        /// The image.
+        image: String,
+        /// Why.
+        detail: String,
+    },
+    /// A place for images failed.
+    #[error(transparent)]
+    Remote(#[from] crate::share::RemoteError),
     /// A source repository is not there.
     #[error("the repository {url} cannot be fetched: {detail}")]
     Repository {
@@ -164,6 +175,7 @@ impl BuildError {
                 infradev_store::Error::io("write", &path, source).into()
             }
             Self::Net(error) => net_error(&error),
+            Self::Remote(error) => error.into(),
             // What a full disk did deep below is still a full disk.
             Self::Wheel { source: WheelError::Store(error), .. }
             | Self::Git { source: GitError::Store(error), .. }

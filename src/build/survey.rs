@@ -185,6 +185,7 @@ fn add_inputs(
 fn download(action: &Action) -> u64 {
     match action {
         Action::DebianBase(lock) => lock.packages().iter().map(|package| package.size).sum(),
+        Action::ImageLayer { layer, .. } => layer.size,
         Action::Wheel(package) => match &package.artifact {
             Artifact::Wheel(archive) => archive.size.unwrap_or(0),
             Artifact::Sdist { .. } => 0,

@@ -3,7 +3,9 @@
 mod create;
 mod diff;
 mod exec;
+mod export;
 mod list;
+mod materialize;
 mod mount;
 mod patch;
 mod remove;
@@ -54,6 +56,13 @@ pub(crate) enum EnvCommand {
         /// The patch, as `git diff` writes it
         file: PathBuf,
     },
+    /// Write an environment for other tools: image layout, docker archive, files, squashfs, or runtime bundle
+    Export(export::ExportArgs),
+    /// Write a task's environment as plain files where nothing can be mounted, say in an unprivileged container
+    ///
+    /// Prints the variables by which a shell uses it. With `--at /`, what the task adds to its base goes to its real
+    /// places, /opt/env and /workspace.
+    Materialize(materialize::MaterializeArgs),
     /// Unmount and delete environments, with what was written in them
     Rm {
         /// The environments
@@ -141,6 +150,8 @@ pub(crate) fn run(session: &Session, command: EnvCommand) -> CommandResult<u8> {
         EnvCommand::Ls => list::list(session),
         EnvCommand::Diff { name } => diff::diff(session, &name),
         EnvCommand::Patch { name, file } => patch::patch(session, &name, &file),
+        EnvCommand::Export(arguments) => export::export(session, &arguments),
+        EnvCommand::Materialize(arguments) => materialize::materialize(session, &arguments),
         EnvCommand::Rm { names, dry_run } => remove::remove(session, &names, dry_run),
     }
 }

@@ -7,9 +7,10 @@ use infradev_store::Store;
 use serde::Serialize;
 
 use super::resolve::Resolver;
-use super::work::optional;
+use super::work::{facts_of, optional};
 use super::{LockError, stale, target};
 use crate::build::base::apt::Apt;
+use crate::build::image::BaseImage;
 use crate::error::CommandResult;
 use crate::net::NetError;
 use crate::session::Session;
@@ -35,6 +36,9 @@ pub fn check(session: &Session, recipes: &[Recipe]) -> CommandResult<Vec<Finding
     for recipe in recipes {
         if let Base::Debian { suite, packages } = &recipe.base {
             check.base(recipe, suite, packages, &resolver)?;
+        }
+        if let Base::Image { reference } = &recipe.base {
+            check.image(recipe, reference)?;
         }
         check.packages(recipe)?;
     }
@@ -85,6 +89,28 @@ impl Check<'_> {
         Ok(())
     }
 
+    fn image(&mut self, recipe: &Recipe, reference: &str) -> Result<(), LockError> {
+        let (project, file) = (&recipe.task.project, recipe.base_lock_file());
+        let Some(name) = self.begin(project, &file) else { return Ok(()) };
+        let Some(lock) = optional(self.catalog.image_lock(project, &file))? else {
+            self.find(&name, None, "is missing");
+            return Ok(());
+        };
+        if !lock.answers(reference) {
+            self.find(&name, None, "is stale: the recipe names another image");
+        }
+        let base = BaseImage::open(self.session, project, &lock.image)?;
+        let now = base.resolve(lock.architecture)?;
+        if now.digest != lock.digest {
+            self.find(
+                &name,
+                None,
+                format!("is for {}, and {} is {} now", lock.digest, lock.image, now.digest),
+            );
+        }
+        Ok(())
+    }
+
     fn packages(&mut self, recipe: &Recipe) -> Result<(), LockError> {
         let (project, file) = (&recipe.task.project, recipe.lock_file());
         let Some(name) = self.begin(project, &file) else { return Ok(()) };
@@ -95,8 +121,7 @@ impl Check<'_> {
         if stale(self.session, self.store, self.catalog, recipe, &lock)? {
             self.find(&name, None, "is stale: the requirements have changed");
         }
-        let base_lock = optional(self.catalog.base_lock(project, &recipe.base_lock_file()))?;
-        match target::target_of(recipe, base_lock.as_ref()) {
+        match target::target_of(recipe, facts_of(self.catalog, recipe)?) {
             Ok(target) if target != lock.made_for.target => {
                 self.find(
                     &name,

@@ -3,9 +3,12 @@
 use std::process::Command;
 use std::sync::OnceLock;
 
-use infradev_recipes::{Architecture, Base, BaseLock, PlanError, Python, PythonVersion, Recipe, Target};
+use infradev_recipes::{
+    Architecture, Base, BaseLock, ImageLock, PlanError, Python, PythonVersion, Recipe, Target,
+};
 
 use super::LockError;
+use crate::build::BuildError;
 use crate::build::host::find_python;
 
 /// The interpreter and C library of this machine, as environments over a host base see them.
@@ -38,16 +41,26 @@ fn read_glibc(answer: &str) -> Option<(u16, u16)> {
     Some((major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// Returns what `recipe` is locked for; the C library of a Debian base is that of its lock.
-pub(super) fn target_of(recipe: &Recipe, base_lock: Option<&BaseLock>) -> Result<Target, LockError> {
+/// What is known of a base that has a lock.
+#[derive(Debug, Clone, Default)]
+pub(super) struct BaseFacts {
+    /// Of Debian packages.
+    pub(super) packages: Option<BaseLock>,
+    /// Of an image.
+    pub(super) image: Option<ImageLock>,
+}
+
+/// Returns what `recipe` is locked for; the C library of a locked base is that of its lock.
+pub(super) fn target_of(recipe: &Recipe, base: BaseFacts) -> Result<Target, LockError> {
     let wanted = match &recipe.python {
         Python::Base { version } => *version,
         Python::Standalone { .. } => {
             return Err(PlanError::NotSupported { what: "a standalone Python" }.into());
         }
     };
-    match (&recipe.base, base_lock) {
-        (Base::Host, _) => {
+    let missing = || LockError::Missing { task: recipe.task.clone(), file: recipe.base_lock_file() };
+    match &recipe.base {
+        Base::Host => {
             let host = host_python();
             let found = host.map(|host| host.version);
             let fits = host.filter(|host| wanted.is_none_or(|wanted| wanted == host.version));
@@ -57,20 +70,24 @@ pub(super) fn target_of(recipe: &Recipe, base_lock: Option<&BaseLock>) -> Result
             };
             Ok(Target { python: host.version, architecture: architecture(), glibc: host.glibc })
         }
-        (Base::Debian { .. }, Some(lock)) => {
-            let missing = |file: String| LockError::Missing { task: recipe.task.clone(), file };
-            let glibc = glibc_of(lock).ok_or_else(|| missing(recipe.base_lock_file()))?;
+        Base::Debian { .. } => {
+            let lock = base.packages.ok_or_else(missing)?;
+            let glibc = glibc_of(&lock).ok_or_else(missing)?;
             let python =
                 wanted.ok_or(PlanError::NotSupported { what: "a Debian base without a Python version" })?;
             Ok(Target { python, architecture: lock.architecture, glibc })
         }
-        (Base::Debian { .. }, None) => {
-            Err(LockError::Missing { task: recipe.task.clone(), file: recipe.base_lock_file() })
+        Base::Image { reference } => {
+            let lock = base.image.ok_or_else(missing)?;
+            let glibc = lock.glibc.ok_or_else(|| BuildError::Image {
+                image: reference.clone(),
+                detail: "it has no glibc, which the wheels of an index are made for".to_owned(),
+            })?;
+            let python =
+                wanted.ok_or(PlanError::NotSupported { what: "an image base without a Python version" })?;
+            Ok(Target { python, architecture: lock.architecture, glibc })
         }
-        (Base::Image { .. }, _) => Err(PlanError::NotSupported { what: "an image as base" }.into()),
-        (Base::Rootfs { .. }, _) => {
-            Err(PlanError::NotSupported { what: "a root file system as base" }.into())
-        }
+        Base::Rootfs { .. } => Err(PlanError::NotSupported { what: "a root file system as base" }.into()),
     }
 }
 

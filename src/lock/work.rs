@@ -6,15 +6,17 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use infradev_recipes::{
-    Artifact, Base, BaseLock, Catalog, CatalogError, LockOrigin, Package, PlanError, Pylock, Recipe, Target,
-    lock_file,
+    Artifact, Base, BaseLock, Catalog, CatalogError, ImageLock, LockOrigin, Package, PlanError, Pylock,
+    Recipe, Target, lock_file,
 };
 use infradev_store::Store;
 
 use super::base::BaseResolver;
+use super::image::lock_image;
 use super::requirements::RequirementFiles;
 use super::resolve::{Request, Resolver};
 use super::siblings::{self, Preference, Siblings};
+use super::target::BaseFacts;
 use super::{LockError, LockOptions, LockReport, Outcome, Sharing, owner_of, sdist, target};
 use crate::build::BuildError;
 use crate::session::Session;
@@ -29,6 +31,7 @@ pub(super) struct Work<'a> {
     resolver: Resolver<'a>,
     siblings: Siblings,
     bases: BTreeMap<(String, String), BaseLock>,
+    images: BTreeMap<(String, String), ImageLock>,
 }
 
 /// A lock that was made, and what comes with it.
@@ -48,7 +51,16 @@ impl<'a> Work<'a> {
     ) -> Result<Self, LockError> {
         let resolver = Resolver::new(session, store)?;
         let siblings = Siblings::read(catalog);
-        Ok(Self { session, store, catalog, options, resolver, siblings, bases: BTreeMap::new() })
+        Ok(Self {
+            session,
+            store,
+            catalog,
+            options,
+            resolver,
+            siblings,
+            bases: BTreeMap::new(),
+            images: BTreeMap::new(),
+        })
     }
 
     /// Makes the lock of `recipe` no sibling of others until it is made anew.
@@ -56,8 +68,31 @@ impl<'a> Work<'a> {
         self.siblings.remove(&recipe.task.project, &recipe.lock_file());
     }
 
-    /// Locks the Debian base of `recipe`.
+    /// Locks the image that is the base of `recipe`.
+    fn lock_image(&mut self, recipe: &Recipe, reference: &str) -> Result<LockReport, LockError> {
+        let (project, file) = (recipe.task.project.as_str(), recipe.base_lock_file());
+        let old = optional(self.catalog.image_lock(project, &file))?;
+        let kept = old.as_ref().filter(|old| old.answers(reference) && !self.options.refresh_base);
+        let (lock, outcome) = match kept {
+            Some(kept) => (kept.clone(), Outcome::Kept),
+            None => {
+                let lock = lock_image(self.session, self.store, recipe, reference)?;
+                let outcome = outcome(old.as_ref(), &lock);
+                (lock, outcome)
+            }
+        };
+        let path = self.place(recipe, &file);
+        self.write(&path, &lock.to_text(), outcome)?;
+        let (lock_name, packages) = (format!("{project}/{file}"), lock.layers().len());
+        self.images.insert((project.to_owned(), recipe.variant.clone()), lock);
+        Ok(LockReport { lock: lock_name, path, outcome, packages, sharing: None })
+    }
+
+    /// Locks the base of `recipe`.
     pub(super) fn lock_base(&mut self, recipe: &Recipe) -> Result<LockReport, LockError> {
+        if let Base::Image { reference } = &recipe.base {
+            return self.lock_image(recipe, reference);
+        }
         let Base::Debian { suite, packages } = &recipe.base else {
             return Err(PlanError::NotSupported { what: "a lock of such a base" }.into());
         };
@@ -132,7 +167,7 @@ impl<'a> Work<'a> {
         let old = optional(self.catalog.pylock(&project, &file))?;
         let owner = old.as_ref().and_then(|old| owner_of(self.catalog, recipe, old));
         let recipe = owner.as_ref().unwrap_or(recipe);
-        let target = target::target_of(recipe, self.base_of(recipe)?.as_ref())?;
+        let target = target::target_of(recipe, self.base_of(recipe)?)?;
         let scratch = || self.resolver.directory();
         let files = RequirementFiles::read(self.session, self.store, recipe, &scratch)?;
         let digest = files.digest(recipe);
@@ -259,11 +294,11 @@ impl<'a> Work<'a> {
         Ok(locks)
     }
 
-    fn base_of(&self, recipe: &Recipe) -> Result<Option<BaseLock>, LockError> {
-        let project = &recipe.task.project;
-        match self.bases.get(&(project.clone(), recipe.variant.clone())) {
-            Some(lock) => Ok(Some(lock.clone())),
-            None => optional(self.catalog.base_lock(project, &recipe.base_lock_file())),
+    fn base_of(&self, recipe: &Recipe) -> Result<BaseFacts, LockError> {
+        let made = (recipe.task.project.clone(), recipe.variant.clone());
+        match (self.bases.get(&made), self.images.get(&made)) {
+            (None, None) => facts_of(self.catalog, recipe),
+            (packages, image) => Ok(BaseFacts { packages: packages.cloned(), image: image.cloned() }),
         }
     }
 
@@ -296,6 +331,20 @@ impl<'a> Work<'a> {
             BuildError::Io { action: "write", path: path.to_owned(), source }.into()
         })
     }
+}
+
+/// Reads what the lock of a base says, if it has one.
+pub(super) fn facts_of(catalog: &Catalog, recipe: &Recipe) -> Result<BaseFacts, LockError> {
+    let (project, file) = (&recipe.task.project, recipe.base_lock_file());
+    Ok(match recipe.base {
+        Base::Debian { .. } => {
+            BaseFacts { packages: optional(catalog.base_lock(project, &file))?, image: None }
+        }
+        Base::Image { .. } => {
+            BaseFacts { packages: None, image: optional(catalog.image_lock(project, &file))? }
+        }
+        Base::Host | Base::Rootfs { .. } => BaseFacts::default(),
+    })
 }
 
 fn outcome<T: PartialEq>(old: Option<&T>, new: &T) -> Outcome {

@@ -130,7 +130,11 @@ fn records_manifest(
 
 /// Archives describe every directory, also those that a layer only implies; where that would change what a lower
 /// layer says of one, a last archive says it again.
-fn exact_directories(built: &BuiltTask, trees: &HashMap<LayerId, Tree>, parts: &[Part]) -> Option<Part> {
+pub(super) fn exact_directories(
+    built: &BuiltTask,
+    trees: &HashMap<LayerId, Tree>,
+    parts: &[Part],
+) -> Option<Part> {
     let wanted = merge(built.layers.iter().map(|layer| &trees[layer]));
     let shown: Vec<Tree> = parts.iter().map(|part| described(&part.tree)).collect();
     let shown = merge(&shown);

@@ -190,6 +190,11 @@ impl Store {
         Ok(self.live(own)?.layers)
     }
 
+    /// Lists the stacks that some root or live lease has.
+    pub(crate) fn live_stacks(&self, own: &Lease) -> Result<HashSet<StackId>> {
+        Ok(self.live(own)?.stacks)
+    }
+
     /// Lists the layers that live leases need.
     pub(crate) fn leased_layers(&self, own: &Lease) -> Result<HashSet<LayerId>> {
         Ok(live_leases(self.layout(), own.id())?.into_iter().flat_map(|lease| lease.layers).collect())
@@ -268,7 +273,7 @@ impl Store {
         Ok(())
     }
 
-    fn dead_derived(&self, live: &HashSet<StackId>) -> Result<Vec<PathBuf>> {
+    pub(crate) fn dead_derived(&self, live: &HashSet<StackId>) -> Result<Vec<PathBuf>> {
         let live: BTreeSet<String> = live.iter().map(StackId::to_hex).collect();
         let mut dead = vec![];
         for (directory, suffix) in [("images", ".erofs"), ("stubs", ""), ("farm", "")] {
@@ -284,12 +289,12 @@ impl Store {
     }
 
     /// Whether the record names a layer that is dead or absent. One that cannot be read is left to be repaired.
-    fn is_record_of(&self, key: &StepKey, dead: &HashSet<LayerId>) -> bool {
+    pub(crate) fn is_record_of(&self, key: &StepKey, dead: &HashSet<LayerId>) -> bool {
         let is_gone = |layer: &LayerId| dead.contains(layer) || !self.has_layer(layer);
         self.record(key).is_ok_and(|record| record.is_some_and(|record| record.layers.iter().any(is_gone)))
     }
 
-    fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
+    pub(crate) fn remove_steps(&self, steps: &[StepKey]) -> Result<()> {
         self.index()?.remove_steps(steps)?;
         for step in steps {
             self.disk().remove_tree(&self.layout().step(step))?;

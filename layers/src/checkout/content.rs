@@ -52,13 +52,33 @@ fn open_object(directory: &OwnedFd, object: &ObjectId) -> Result<OwnedFd, Errno>
 
 /// Fills the empty file `to` with the `size` bytes of an object.
 pub(crate) fn copy_object(objects: &Objects, object: ObjectId, size: u64, to: &OwnedFd) -> Result<(), Errno> {
-    let from = objects.open_any(&object)?;
-    let copied = match rustix::fs::ioctl_ficlone(to, &from) {
+    fill(&objects.open_any(&object)?, size, to)
+}
+
+/// Fills the empty file `to` with the `size` bytes of `from`.
+pub(crate) fn fill(from: &OwnedFd, size: u64, to: &OwnedFd) -> Result<(), Errno> {
+    let copied = match rustix::fs::ioctl_ficlone(to, from) {
         Ok(()) => rustix::fs::fstat(to)?.st_size as u64,
         // The errors of file systems that share no blocks, or not between these two, differ.
-        Err(_) => copy(&from, to)?,
+        Err(_) => copy(from, to)?,
     };
     // An object of the wrong size is damaged; a file made from it would outlive its repair.
+    if copied == size { Ok(()) } else { Err(Errno::IO) }
+}
+
+/// Makes the empty file `to` share the blocks of an object, or fails.
+pub(crate) fn clone_object(objects: &Objects, object: ObjectId, to: &OwnedFd) -> Result<(), Errno> {
+    rustix::fs::ioctl_ficlone(to, &objects.open_any(&object)?)
+}
+
+/// Fills the empty file `to` with the `size` bytes of an object, in blocks of its own.
+pub(crate) fn duplicate_object(
+    objects: &Objects,
+    object: ObjectId,
+    size: u64,
+    to: &OwnedFd,
+) -> Result<(), Errno> {
+    let copied = copy_bytes(&objects.open_any(&object)?, to, 0)?;
     if copied == size { Ok(()) } else { Err(Errno::IO) }
 }
 
@@ -74,6 +94,11 @@ fn copy(from: &OwnedFd, to: &OwnedFd) -> Result<u64, Errno> {
             Err(error) => return Err(error),
         }
     }
+    copy_bytes(from, to, copied)
+}
+
+/// Copies what is left of `from` by reading and writing: no file system shares blocks then.
+fn copy_bytes(from: &OwnedFd, to: &OwnedFd, mut copied: u64) -> Result<u64, Errno> {
     let mut buffer = vec![0; 1 << 17];
     loop {
         let count = match rustix::io::read(from, &mut buffer) {

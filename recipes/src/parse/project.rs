@@ -94,7 +94,7 @@ fn read_variant(fields: &mut Fields<'_>) -> Option<Variant> {
     let lock = fields.optional("lock", Item::plain_name);
     fields.close();
     let (base, (python, item)) = (base?, python?);
-    if let (Base::Debian { .. }, Python::Base { version: None }) = (&base, &python) {
+    if let (Base::Debian { .. } | Base::Image { .. }, Python::Base { version: None }) = (&base, &python) {
         return item
             .fail("`version`, such as \"3.11\"", "no such key; only the host is asked for its version");
     }
@@ -109,14 +109,16 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let image = fields.optional("image", |item| {
         let reference = item.line()?;
-        let digest = reference.rsplit_once("@sha256:").map(|(_, digest)| digest);
-        if digest.is_some_and(|digest| super::is_hexadecimal(digest, 64)) {
+        let is_digest = |digest: &str| {
+            digest.strip_prefix("sha256:").is_some_and(|digits| super::is_hexadecimal(digits, 64))
+        };
+        if reference.split_once('@').is_none_or(|(_, digest)| is_digest(digest)) {
             return Some(Base::Image { reference });
         }
         item.fail_with_hint(
-            "an image by digest",
+            "an image",
             format!("`{reference}`"),
-            "write `name@sha256:` and 64 digits; a tag can move",
+            "write `name:tag`, which `infradev lock` pins, or `name@sha256:` and 64 digits",
         )
     });
     let rootfs = fields.optional("rootfs", |item| item.line().map(|path| Base::Rootfs { path }));

@@ -21,7 +21,7 @@ pub(super) fn plan(recipe: Recipe, inputs: PlanInputs<'_>) -> Result<Plan, PlanE
         wheels: BTreeMap::new(),
         steps: BTreeMap::new(),
     };
-    planner.add_base()?;
+    planner.below = planner.add_base()?;
     let skeleton =
         planner.add(format!("skeleton python{}", target.python), Action::Skeleton, planner.below.clone());
     planner.below.push(skeleton);
@@ -72,24 +72,35 @@ impl Planner<'_> {
         NodeIndex(self.plan.nodes.len() - 1)
     }
 
-    fn add_base(&mut self) -> Result<(), PlanError> {
-        let base = match &self.plan.recipe.base {
-            Base::Host => self.add("base host".to_owned(), Action::HostBase, Vec::new()),
-            Base::Image { .. } => return Err(PlanError::NotSupported { what: "a base from an `image`" }),
+    /// Adds the base: one step, or one for each layer of an image.
+    fn add_base(&mut self) -> Result<Vec<NodeIndex>, PlanError> {
+        let file = self.plan.recipe.base_lock_file();
+        let base = match self.plan.recipe.base.clone() {
+            Base::Host => return Ok(vec![self.add("base host".to_owned(), Action::HostBase, Vec::new())]),
             Base::Rootfs { .. } => return Err(PlanError::NotSupported { what: "a base from a `rootfs`" }),
+            Base::Image { reference } => {
+                let Some(lock) = self.inputs.image_lock else { return Err(PlanError::NoLock { file }) };
+                if !lock.answers(&reference) || lock.architecture != self.plan.target.architecture {
+                    return Err(PlanError::StaleImageLock { file });
+                }
+                let layers = lock.layers().iter().map(|layer| {
+                    let short = layer.diff_id.trim_start_matches("sha256:").get(..12).unwrap_or_default();
+                    let image = lock.image.clone();
+                    let action = Action::ImageLayer { image, layer: layer.clone() };
+                    self.add(format!("base layer {short}"), action, Vec::new())
+                });
+                layers.collect()
+            }
             Base::Debian { suite, packages } => {
-                let file = self.plan.recipe.base_lock_file();
                 let Some(lock) = self.inputs.base_lock else { return Err(PlanError::NoLock { file }) };
-                if !lock.answers(suite, packages) || lock.architecture != self.plan.target.architecture {
+                if !lock.answers(&suite, &packages) || lock.architecture != self.plan.target.architecture {
                     return Err(PlanError::StaleBaseLock { file });
                 }
-                let base = self.add(format!("base {suite}"), Action::DebianBase(lock.clone()), Vec::new());
-                self.plan.stack.push(base);
-                base
+                vec![self.add(format!("base {suite}"), Action::DebianBase(lock.clone()), Vec::new())]
             }
         };
-        self.below.push(base);
-        Ok(())
+        self.plan.stack.extend(&base);
+        Ok(base)
     }
 
     fn add_package(&mut self, package: &Package) -> Result<NodeIndex, PlanError> {

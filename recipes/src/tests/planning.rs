@@ -67,7 +67,7 @@ fn plan(recipe: Recipe) -> Result<Plan, PlanError> {
 
 fn plan_on(recipe: Recipe, host_python: Option<PythonVersion>) -> Result<Plan, PlanError> {
     let (lock, build_locks, base_lock) = (lock(), build_locks(), Some(base_lock()));
-    Plan::new(recipe, Locks { lock, build_locks, base_lock }.inputs(host_python))
+    Plan::new(recipe, Locks { lock, build_locks, base_lock, image_lock: None }.inputs(host_python))
 }
 
 /// Runs a plan in the mind: the layer of a step is named by its key.
@@ -93,7 +93,7 @@ fn context() -> KeyContext {
     KeyContext {
         host_fingerprint: None,
         pyc_magic: 3495,
-        versions: StepVersions { base: 1, skeleton: 1, wheel: 1, source: 1, sandbox: 1 },
+        versions: StepVersions { base: 1, image: 1, skeleton: 1, wheel: 1, source: 1, sandbox: 1 },
     }
 }
 
@@ -304,10 +304,7 @@ fn what_cannot_be_planned_is_said() {
         |recipe| recipe.base = Base::Rootfs { path: "/x".into() },
         "a base from a `rootfs` is not supported yet",
     );
-    check(
-        |recipe| recipe.base = Base::Image { reference: "x".into() },
-        "a base from an `image` is not supported yet",
-    );
+    check(|recipe| recipe.base = Base::Image { reference: "x".into() }, "there is no lock `base.cpu.lock`");
     check(
         |recipe| recipe.python = Python::Standalone { url: String::new(), sha256: String::new() },
         "a standalone `python` is not supported yet",
@@ -324,8 +321,37 @@ fn what_cannot_be_planned_is_said() {
         |recipe| recipe.build[1].needs.push("pybind1".into()),
         "the build step `helpers` needs `pybind1`, which is neither a build step nor in the lock",
     );
-    let locks = Locks { lock: lock(), build_locks: BTreeMap::new(), base_lock: Some(base_lock()) };
+    let locks =
+        Locks { lock: lock(), build_locks: BTreeMap::new(), base_lock: Some(base_lock()), image_lock: None };
     let error = Plan::new(recipe(|_, _| {}), locks.inputs(None)).expect_err("the sdist needs a build lock");
     assert_eq!(error.to_string(), "there is no lock `pylock.build-setuptools.toml`");
     assert_eq!(error.hint().as_deref(), Some("run `infradev lock`"));
+}
+
+#[test]
+fn an_image_is_a_step_for_each_layer() {
+    let layer = |digit: &str| {
+        let (digest, diff_id) =
+            (format!("sha256:{}", "0".repeat(64)), format!("sha256:{}", digit.repeat(64)));
+        ImageLayer { digest, size: 1, diff_id }
+    };
+    let image = |layers| {
+        let digest = format!("sha256:{}", "d".repeat(64));
+        let lock = ImageLock::new("oci:x:1", Architecture::X86_64, &digest, Some((2, 36)), layers);
+        let mut recipe = recipe(|_, _| {});
+        recipe.base = Base::Image { reference: "oci:x:1".into() };
+        let (lock, build_locks, image_lock) = (self::lock(), build_locks(), Some(lock));
+        Plan::new(recipe, Locks { lock, build_locks, base_lock: None, image_lock }.inputs(None))
+    };
+    let plan = image(vec![layer("a"), layer("b")]).expect("a plan");
+    let labels: Vec<_> = plan.stack().iter().take(3).map(|index| plan.node(*index).label.as_str()).collect();
+    let task = &plan.recipe.task;
+    let expected = [
+        format!("{task} base layer aaaaaaaaaaaa"),
+        format!("{task} base layer bbbbbbbbbbbb"),
+        format!("{task} skeleton python3.11"),
+    ];
+    assert_eq!(labels, expected);
+    let (_, wheel) = plan.nodes().find(|(_, node)| matches!(node.action, Action::Wheel(_))).expect("a wheel");
+    assert_eq!(wheel.needs[..3], plan.stack()[..3], "bytecode is compiled over all of the image");
 }

@@ -9,7 +9,9 @@ use infradev_recipes::{Action, NodeIndex, StepRecord};
 use infradev_store::{ActionRecord, LayerId, Lock, Mode, StepKey};
 
 use super::super::survey::shared_label;
-use super::super::{BuildError, Product, Workshop, base, files, io, sdist, skeleton, source, step, wheel};
+use super::super::{
+    BuildError, Product, Workshop, base, files, image, io, sdist, skeleton, source, step, wheel,
+};
 use super::{Again, BuildOptions, Prepared};
 use crate::ui;
 
@@ -124,7 +126,7 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
     let below = |with_packages: bool| -> Vec<LayerId> {
         let needs = plan.node(ready.index).needs.iter();
         let wanted = needs.filter(|need| match plan.node(**need).action {
-            Action::DebianBase(_) | Action::Skeleton => true,
+            Action::DebianBase(_) | Action::ImageLayer { .. } | Action::Skeleton => true,
             Action::Wheel(_) | Action::Build(_) => with_packages,
             Action::HostBase | Action::SdistWheel(_) | Action::Source | Action::Files(_) => false,
         });
@@ -133,6 +135,9 @@ fn make<'a>(workshop: &Workshop<'a>, ready: &Ready) -> Result<Product<'a>, Build
     match &plan.node(ready.index).action {
         Action::HostBase => unreachable!("a host base has no key"),
         Action::DebianBase(lock) => base::debian_base(workshop, lock, &log),
+        Action::ImageLayer { image, layer } => {
+            image::image_layer(workshop, &plan.recipe.task.project, image, layer)
+        }
         Action::Skeleton => {
             let mut product = workshop.product()?;
             let needs = &plan.node(ready.index).needs;

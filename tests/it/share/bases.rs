@@ -1,0 +1,101 @@
+//! Images as bases.
+
+use std::fs;
+
+use crate::support::{Need, Place, SMALL, User, image, image_digest, lacks, write_small};
+
+/// A place whose project lies over the image at `reference`, with `IMAGE` for the image's directory.
+fn over(reference: &str) -> Option<Place> {
+    if lacks(Need::Sandbox) {
+        return None;
+    }
+    let place = Place::new(User::Caller);
+    write_small(&place, &reference.replace("IMAGE", &image().display().to_string()));
+    Some(place)
+}
+
+const LOCK: &str = "catalog/small/locks/base.cpu.lock";
+
+#[test]
+fn every_form_of_an_image_is_the_same_base() {
+    let forms = [
+        "oci:IMAGE/layout:one".to_owned(),
+        "dir:IMAGE/layout:many".to_owned(),
+        format!("oci:IMAGE/layout@{}", image_digest("list")),
+        format!("oci:IMAGE/layout@{}", image_digest("manifest")),
+        "docker-archive:IMAGE/archive.tar".to_owned(),
+        format!("docker-archive:IMAGE/archive.tar@{}", image_digest("config")),
+    ];
+    let mut layers = vec![];
+    for form in &forms {
+        let Some(place) = over(form) else { return };
+        let unlocked = place.run(&["build", SMALL]);
+        assert!(unlocked.status == 2 && unlocked.stderr.contains("base.cpu.lock"), "{}", unlocked.stderr);
+        place.ok(&["lock", SMALL]);
+        let lock = fs::read_to_string(place.path(LOCK)).expect("a lock");
+        assert!(lock.contains("glibc = \"2."), "{lock}");
+        place.ok(&["build", SMALL]);
+        let root =
+            fs::read_to_string(place.store().join("roots/tasks/small%2Fone@cpu.json")).expect("a root");
+        let root: serde_json::Value = serde_json::from_str(&root).expect("JSON");
+        layers.push(root["layers"].clone());
+        let sees = "tool; cat native/out.so /etc/release; ls /etc/gone /dev/pipe 2>&1; ls -ld /var/mail";
+        let shown = place.ok(&["env", "exec", SMALL, "--", "sh", "-c", sees]);
+        assert!(shown.starts_with("tool ran\nnative input\nin.txt\nout.so\nsmall\n"), "{shown}");
+        assert!(shown.contains("drwxrwxr-x"), "set-user and set-group bits are not kept: {shown}");
+        assert_eq!(shown.matches("No such file").count(), 2, "{shown}");
+        assert_eq!(place.run(&["lock", "--check", SMALL]).status, 0);
+        place.assert_whole();
+    }
+    layers.dedup();
+    assert_eq!(layers.len(), 1, "the layers are the same");
+}
+
+#[test]
+fn an_image_that_is_not_what_was_locked_is_refused() {
+    let Some(place) = over("oci:copy:one") else { return };
+    let copy = place.path("catalog/small/copy");
+    let status = std::process::Command::new("cp").arg("-r").arg(image().join("layout")).arg(&copy).status();
+    assert!(status.expect("cp runs").success());
+    place.ok(&["lock", SMALL]);
+    // The lock read the layers; without them the build must fetch them again.
+    place.ok(&["gc", "--all"]);
+    let lock = fs::read_to_string(place.path(LOCK)).expect("a lock");
+    let digest = lock.lines().filter_map(|line| line.strip_prefix("digest = \"sha256:")).nth(1);
+    let blob = copy.join("blobs/sha256").join(digest.expect("a layer").trim_end_matches('"'));
+    let good = fs::read(&blob).expect("a blob");
+    for at in [12, good.len() / 2, good.len() - 1] {
+        let mut bad = good.clone();
+        bad[at] ^= 1;
+        fs::write(&blob, &bad).expect("an own file");
+        let refused = place.run(&["build", SMALL]);
+        assert!(refused.status != 0 && refused.stderr.contains("hash to sha256:"), "{}", refused.stderr);
+    }
+    fs::write(&blob, [&good[..], b"more"].concat()).expect("an own file");
+    let refused = place.run(&["build", SMALL]);
+    assert!(refused.status != 0 && refused.stderr.contains("bytes came for layer"), "{}", refused.stderr);
+    fs::remove_file(&blob).expect("an own file");
+    let refused = place.run(&["build", SMALL]);
+    assert!(refused.status == 4 && refused.stderr.contains("does not have sha256:"), "{}", refused.stderr);
+    assert_eq!(place.listing("roots/tasks"), Vec::<String>::new());
+    fs::write(&blob, good).expect("an own file");
+    // A diff id that is not the archive's, as a manifest and a configuration that do not belong together have.
+    let id = lock.lines().find(|line| line.starts_with("diff-id")).expect("a layer");
+    let other = format!("diff-id = \"sha256:{}\"", "0".repeat(64));
+    fs::write(place.path(LOCK), lock.replace(id, &other)).expect("an own file");
+    let refused = place.run(&["build", SMALL]);
+    assert!(refused.status == 1 && refused.stderr.contains("unpacks to"), "{}", refused.stderr);
+    fs::write(place.path(LOCK), lock).expect("an own file");
+    place.ok(&["build", SMALL]);
+    // A tag that moved is found, and changes nothing until the base is locked anew.
+    let index = fs::read_to_string(copy.join("index.json")).expect("an index");
+    let moved = index.replace("\"one\"", "\"old\"").replace("\"many\"", "\"one\"");
+    fs::write(copy.join("index.json"), moved).expect("an own file");
+    let found = place.run(&["lock", "--check", SMALL]);
+    assert!(found.status == 1 && found.stdout.contains("oci:copy:one is sha256:"), "{}", found.stdout);
+    place.ok(&["build", SMALL, "--require-hit"]);
+    place.edit("small/project.toml", "oci:copy:one", "oci:copy:old");
+    let stale = place.run(&["build", SMALL]);
+    assert!(stale.status == 2 && stale.stderr.contains("made for another image"), "{}", stale.stderr);
+    place.assert_whole();
+}
