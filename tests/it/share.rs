@@ -7,7 +7,6 @@ mod client;
 mod export;
 mod grading;
 mod layout;
-mod layout;
 mod lies;
 mod materialize;
 mod real;

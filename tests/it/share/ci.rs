@@ -1,10 +1,11 @@
 //! Jobs of a pipeline: what one has built, another need not build.
 
 use std::fs;
+use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Need, Place, TASK, User, lacks};
+use crate::support::{Finished, Need, Place, TASK, User, lacks};
 
 /// A place that has built a task, and a place for its steps.
 fn built() -> Option<(Place, String)> {
@@ -40,6 +41,44 @@ fn a_second_job_restores_what_the_first_built() {
     let nothing = json(&second.ok(&["--json", "ci", "restore", TASK, "--from", &remote, "--trust"]));
     assert!(nothing["here"] == 6 && nothing["fetched_bytes"] == 0, "{nothing}");
     second.assert_whole();
+}
+
+/// Runs a script of the docs where no namespace can be made and nothing mounted, as in a container.
+fn in_a_container(place: &Place, script: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Finished {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ci").join(script);
+    // Root of a user namespace that may have no other below it, and no capabilities.
+    let confine = "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --bounding-set=-all -- \"$@\"";
+    let mut command = place.tool("unshare");
+    command.args(["--user", "--map-root-user", "sh", "-c", confine, "sh", "sh"]).arg(script).args(arguments);
+    command.env("INFRADEV", place.program()).envs(variables.iter().copied());
+    place.finish(&mut command)
+}
+
+#[test]
+fn the_two_jobs_of_the_guide() {
+    if lacks(Need::Sandbox) || lacks(Need::UserNamespaces) {
+        return;
+    }
+    let (first, second) = (Place::new(User::Caller), Place::new(User::Caller));
+    let remote = format!("dir:{}", first.path("cache").display());
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ci/build.sh");
+    let mut command = first.tool("sh");
+    command.arg(script).env("INFRADEV", first.program()).env("TASKS", TASK).env("REMOTE", &remote);
+    let built = first.finish(&mut command);
+    assert!(built.status == 0 && built.stderr.contains("6 steps saved"), "{}", built.stderr);
+    let python = "import demo, tinypkg; print(demo.VALUE, tinypkg.__file__)";
+    let summary_path = second.path("summary.md").display().to_string();
+    let variables = [("TASK", TASK), ("REMOTE", &remote), ("GITHUB_STEP_SUMMARY", &summary_path)];
+    let used = in_a_container(&second, "use.sh", &variables, &["python", "-c", python]);
+    assert_eq!(used.status, 0, "{}", used.stderr);
+    assert!(used.stdout.starts_with("1 ") && used.stdout.contains("/env/"), "{}", used.stdout);
+    let summary = fs::read_to_string(&summary_path).expect("a summary");
+    assert!(summary.contains("6 of 6 steps restored") && summary.contains("s of building"), "{summary}");
+    second.assert_whole();
+    // It is such a container: no namespaces, no mounts.
+    let check = "unshare --user true 2>/dev/null && echo namespaces; mount -t tmpfs x /mnt 2>/dev/null && echo mounts; true";
+    let confined = in_a_container(&second, "use.sh", &variables, &["sh", "-c", check]);
+    assert_eq!((confined.status, confined.stdout.as_str()), (0, ""), "{}", confined.stderr);
 }
 
 #[test]
