@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-packages=(docker-registry openssl erofs-utils mmdebstrap uidmap attr g++ python3 python3-dev python3-pip git patch util-linux ca-certificates)
+packages=(docker-registry openssl skopeo umoci crun squashfs-tools btrfs-progs xfsprogs erofs-utils mmdebstrap uidmap attr g++ python3 python3-dev python3-pip git patch util-linux ca-certificates)
 if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     missing=()
     for package in "${packages[@]}"; do
