@@ -47,7 +47,7 @@ fn a_second_job_restores_what_the_first_built() {
 fn in_a_container(place: &Place, script: &str, variables: &[(&str, &str)], arguments: &[&str]) -> Finished {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ci").join(script);
     // Root of a user namespace that may have no other below it, and no capabilities.
-    let confine = "echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --inh-caps=-all --bounding-set=-all -- \"$@\"";
+    let confine = "echo 0 >/proc/sys/user/max_user_namespaces || exit 99; exec setpriv --inh-caps=-all --bounding-set=-all -- \"$@\"";
     let mut command = place.tool("unshare");
     command.args(["--user", "--map-root-user", "sh", "-c", confine, "sh", "sh"]).arg(script).args(arguments);
     command.env("INFRADEV", place.program()).envs(variables.iter().copied());
@@ -70,6 +70,13 @@ fn the_two_jobs_of_the_guide() {
     let summary_path = second.path("summary.md").display().to_string();
     let variables = [("TASK", TASK), ("REMOTE", &remote), ("GITHUB_STEP_SUMMARY", &summary_path)];
     let used = in_a_container(&second, "use.sh", &variables, &["python", "-c", python]);
+    if used.status == 99 {
+        #[expect(clippy::print_stderr, reason = "a skipped test says so")]
+        {
+            eprintln!("skipped: this machine does not let a namespace forbid others");
+        }
+        return;
+    }
     assert_eq!(used.status, 0, "{}", used.stderr);
     assert!(used.stdout.starts_with("1 ") && used.stdout.contains("/env/"), "{}", used.stdout);
     let summary = fs::read_to_string(&summary_path).expect("a summary");
