@@ -26,3 +26,11 @@ pub fn default_mapping() -> Mapping {
         Mapping::Caller { uid: uid.as_raw(), gid: gid.as_raw() }
     }
 }
+
+/// Half of the machine's memory, in bytes: how large /tmp and /dev/shm may grow.
+pub(crate) fn memory_files() -> u64 {
+    let info = rustix::system::sysinfo();
+    #[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
+    let total = u64::try_from(info.totalram).unwrap_or(0) * u64::from(info.mem_unit);
+    (total / 2).max(64 << 20)
+}

@@ -11,7 +11,6 @@ use infradev_layers::{Content, Kind, Tree, TreeBuilder, TreePath, merge};
 use infradev_store::ObjectId;
 
 use crate::build::root::BuiltTask;
-use crate::commands::env::variables;
 use crate::error::{CommandError, CommandResult, Kind as Failure};
 
 /// A tree that goes to a place.
@@ -144,7 +143,7 @@ pub(crate) fn activation(built: &BuiltTask, at: &Path) -> BTreeMap<String, Strin
         true => path.to_owned(),
         false => at.join(path.trim_start_matches('/')).display().to_string(),
     };
-    let all = variables(built);
+    let all = built.run_variables();
     let mut chosen = built.variables.clone();
     chosen.insert("VIRTUAL_ENV".to_owned(), place("/opt/env"));
     for name in ["PYTHONDONTWRITEBYTECODE", "GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_0", "GIT_CONFIG_VALUE_0"] {

@@ -60,6 +60,26 @@ impl BuiltTask {
         Stack { layers: self.layers.clone(), also: self.also.clone() }
     }
 
+    /// Returns the variables of every command in the environment: the recipe's over constants.
+    pub fn run_variables(&self) -> BTreeMap<String, String> {
+        let constants = [
+            ("PATH", "/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
+            ("VIRTUAL_ENV", "/opt/env"),
+            ("HOME", "/root"),
+            ("LANG", "C.UTF-8"),
+            ("TZ", "UTC"),
+            ("PYTHONDONTWRITEBYTECODE", "1"),
+            // Every repository in an environment belongs to the environment's root, whoever that is outside.
+            ("GIT_CONFIG_COUNT", "1"),
+            ("GIT_CONFIG_KEY_0", "safe.directory"),
+            ("GIT_CONFIG_VALUE_0", "*"),
+        ];
+        let mut variables: BTreeMap<String, String> =
+            constants.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        variables.extend(self.variables.clone());
+        variables
+    }
+
     /// Returns the name of the root, such as `verl/3567@cpu`.
     pub fn name(&self) -> String {
         root_name(&self.task, &self.variant)

@@ -14,8 +14,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
-pub(crate) use create::{find_built, variables};
-pub(crate) use exec::{memory_files, run_check};
+pub(crate) use create::find_built;
+pub(crate) use exec::run_check;
 pub(crate) use patch::APPLY;
 
 use crate::env::plan::Network;

@@ -12,9 +12,9 @@ use infradev_layers::{Tree, merge};
 use super::Evaluation;
 use super::measure::{Measured, Sampler};
 use crate::build::{BuildError, io};
-use crate::commands_env::{memory_files, variables};
 use crate::env::default_mapping;
 use crate::env::launch::{LaunchError, LaunchPlan, RootFileSystem, Streams, launch};
+use crate::env::memory_files;
 use crate::env::plan::{Bind, Network, Run, runtime_spec};
 
 /// What is to run.
@@ -48,7 +48,7 @@ impl Evaluation<'_> {
         let tree = merge(std::iter::once(&self.below).chain(request.over.iter().copied()));
         let (overlay, root) = self.workshop.overlay(&tree)?;
         let upper = overlay.upper.upper.clone();
-        let mut environment = variables(self.built);
+        let mut environment = self.built.run_variables();
         environment.extend(request.variables);
         let mut binds = self.workshop.host_binds(&tree);
         binds.extend(request.binds);

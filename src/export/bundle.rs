@@ -5,8 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use crate::build::root::BuiltTask;
-use crate::commands::env::{memory_files, variables};
 use crate::env::default_mapping;
+use crate::env::memory_files;
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
 use crate::error::CommandResult;
 
@@ -20,7 +20,7 @@ pub(super) fn write_config(directory: &Path, built: &BuiltTask, command: &[Strin
     let run = Run {
         command: if command.is_empty() { vec!["/bin/sh".to_owned()] } else { command.to_vec() },
         directory: built.workspace.clone().into(),
-        variables: variables(built),
+        variables: built.run_variables(),
         terminal: false,
         network: Network::None,
         mapping,

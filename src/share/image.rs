@@ -117,13 +117,8 @@ impl LayerBlob {
 pub(super) fn compose(built: &BuiltTask, blobs: &[LayerBlob]) -> (Vec<u8>, Manifest) {
     let diff_ids: Vec<String> =
         blobs.iter().map(|blob| blob.diff_id.expect("just written").to_string()).collect();
-    let mut variables: Vec<String> =
-        built.variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    if !built.variables.contains_key("PATH") {
-        variables.push(
-            "PATH=/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned(),
-        );
-    }
+    let variables: Vec<String> =
+        built.run_variables().iter().map(|(name, value)| format!("{name}={value}")).collect();
     let rootfs = RootFsBuilder::default().typ("layers").diff_ids(diff_ids).build();
     let config = ConfigBuilder::default()
         .env(variables)

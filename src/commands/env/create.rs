@@ -1,6 +1,5 @@
 //! From a task's name to an environment of its last build.
 
-use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use infradev_store::{Lease, Store};
@@ -106,7 +105,7 @@ pub(crate) fn create(
         task: built.name(),
         back_end,
         mapping,
-        variables: variables(built),
+        variables: built.run_variables(),
         directory: built.workspace.clone().into(),
         host_base: built.host_base,
         discarded_with: discarded.then(|| lease.id().to_owned()),
@@ -132,24 +131,4 @@ pub(super) fn mountable_again(
         return Err(infradev_store::Error::NoLayer(*layer).into());
     }
     Ok(mountable(store, &state.stack(), state.back_end, lease)?)
-}
-
-/// The variables of every command: the recipe's over constants.
-pub(crate) fn variables(built: &BuiltTask) -> BTreeMap<String, String> {
-    let constants = [
-        ("PATH", "/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"),
-        ("VIRTUAL_ENV", "/opt/env"),
-        ("HOME", "/root"),
-        ("LANG", "C.UTF-8"),
-        ("TZ", "UTC"),
-        ("PYTHONDONTWRITEBYTECODE", "1"),
-        // Every repository in an environment belongs to the environment's root, whoever that is outside.
-        ("GIT_CONFIG_COUNT", "1"),
-        ("GIT_CONFIG_KEY_0", "safe.directory"),
-        ("GIT_CONFIG_VALUE_0", "*"),
-    ];
-    let mut variables: BTreeMap<String, String> =
-        constants.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-    variables.extend(built.variables.clone());
-    variables
 }

@@ -8,12 +8,12 @@ use rustix::termios::isatty;
 
 use super::create::{create, find_built, mountable_again};
 use super::{ExecArgs, Place, Surroundings, Which};
-use crate::env::default_mapping;
 use crate::env::holder::Holder;
 use crate::env::join;
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
 use crate::env::plan::{Bind, Network, Run, runtime_spec};
 use crate::env::state::{Environment, EnvironmentError, discarded_name};
+use crate::env::{default_mapping, memory_files};
 use crate::error::{CommandError, CommandResult, Kind};
 use crate::session::Session;
 
@@ -175,14 +175,6 @@ pub(crate) fn describe(
         memory_files: memory_files(),
         host_name: "infradev".to_owned(),
     })
-}
-
-/// Half of the machine's memory, in bytes: how large /tmp and /dev/shm may grow.
-pub(crate) fn memory_files() -> u64 {
-    let info = rustix::system::sysinfo();
-    #[allow(clippy::useless_conversion, reason = "the field's type differs between architectures")]
-    let total = u64::try_from(info.totalram).unwrap_or(0) * u64::from(info.mem_unit);
-    (total / 2).max(64 << 20)
 }
 
 fn add_variables(

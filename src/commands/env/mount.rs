@@ -121,7 +121,7 @@ fn hold(session: &Session, environment: &Environment, mountable: Mountable) -> C
         network: Network::None,
         mapping: state.mapping,
         binds: if state.host_base { crate::build::host::Host::binds() } else { vec![] },
-        memory_files: super::exec::memory_files(),
+        memory_files: crate::env::memory_files(),
         host_name: environment.name.clone(),
     };
     let spec = runtime_spec(&run, &environment.merged()).expect("every required field is given");
