@@ -136,10 +136,7 @@ impl Session {
 
     /// Opens the catalogs anew, to see what was written since.
     pub fn fresh_catalog(&self) -> CommandResult<Catalog> {
-        let configured = &self.config.catalogs.value;
-        // Below all others: whoever has a catalog works on it.
-        let mut roots = bundled_catalogs(&self.config.store.value);
-        roots.extend(configured.iter().cloned());
+        let mut roots = self.catalog_roots();
         if roots.is_empty() {
             return Err(CommandError::usage("no catalog of recipes is configured")
                 .hint("name one with --catalog, or run infradev in a checkout that has recipes/catalog"));
@@ -152,11 +149,16 @@ impl Session {
         Ok(Catalog::open(&roots)?)
     }
 
-    /// Reads the probes of a task.
-    pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
+    /// The catalogs of grading bundles below the configured ones: whoever has a catalog works on it.
+    fn catalog_roots(&self) -> Vec<PathBuf> {
         let mut roots = bundled_catalogs(&self.config.store.value);
         roots.extend(self.config.catalogs.value.iter().cloned());
-        let catalog = Catalog::open(&roots)?;
+        roots
+    }
+
+    /// Reads the probes of a task.
+    pub fn fresh_grading(&self, task: &TaskName) -> Result<Vec<Probe>, CatalogError> {
+        let catalog = Catalog::open(&self.catalog_roots())?;
         Ok(catalog.grading(task)?.probes)
     }
 

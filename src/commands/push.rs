@@ -36,10 +36,20 @@ pub(crate) struct PushArgs {
     compression: CompressionChoice,
 }
 
+/// How blobs are compressed, as it is typed.
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum CompressionChoice {
+pub(crate) enum CompressionChoice {
     Zstd,
     Gzip,
+}
+
+impl From<CompressionChoice> for Compression {
+    fn from(choice: CompressionChoice) -> Self {
+        match choice {
+            CompressionChoice::Zstd => Compression::Zstd,
+            CompressionChoice::Gzip => Compression::Gzip,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -57,10 +67,7 @@ pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> 
             .hint("leave the tag out: each task has its own"));
     }
     let grader = grader(session, arguments.grader.as_deref(), &*remote)?;
-    let compression = match arguments.compression {
-        CompressionChoice::Zstd => Compression::Zstd,
-        CompressionChoice::Gzip => Compression::Gzip,
-    };
+    let compression = Compression::from(arguments.compression);
     let mut pushed = vec![];
     for built in &tasks {
         let lease = store.lease(&format!("push {}", built.name()))?;

@@ -28,7 +28,7 @@ impl Digest {
 
     /// Returns the 64 digits.
     pub fn hex(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        crate::hex::hex(&self.0)
     }
 }
 

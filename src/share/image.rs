@@ -162,6 +162,16 @@ pub(super) fn manifest_of(raw: &RawManifest) -> Result<Manifest, ImageError> {
     }
 }
 
+/// Whether a text is a task's name. It becomes part of paths, and an image may say anything.
+fn is_task(text: &str) -> bool {
+    text.split_once('/').is_some_and(|(project, id)| is_plain(project) && is_plain(id))
+}
+
+fn is_plain(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._+-".contains(&byte);
+    !text.is_empty() && !text.starts_with('.') && text.bytes().all(plain)
+}
+
 /// Takes a published task apart.
 pub(super) fn take_apart(manifest: &Manifest, configuration: &[u8]) -> Result<Published, ImageError> {
     let foreign = || ImageError("it was not published by infradev: it names no layers of a store".to_owned());
@@ -170,6 +180,9 @@ pub(super) fn take_apart(manifest: &Manifest, configuration: &[u8]) -> Result<Pu
     let Some(Ours { schema, task: built }) = config.infradev else { return Err(foreign()) };
     if schema != 1 {
         return Err(ImageError(format!("it was published by a newer infradev (schema {schema})")));
+    }
+    if !is_task(&built.task) || !is_plain(&built.variant) {
+        return Err(ImageError("the name of its task is none".to_owned()));
     }
     let diff_ids = config.rootfs.diff_ids;
     if diff_ids.len() != manifest.layers.len() {
@@ -187,5 +200,22 @@ pub(super) fn take_apart(manifest: &Manifest, configuration: &[u8]) -> Result<Pu
     match built.layers.iter().find(|layer| !is_there(layer)) {
         Some(layer) => Err(ImageError(format!("none of its blobs has layer {layer}"))),
         None => Ok(Published { built, blobs }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_name_of_a_task_stays_below_its_directory() {
+        for good in ["verl/3567", "quickstart-verl/0.4.1", "demo/one.mine"] {
+            assert!(is_task(good), "{good}");
+        }
+        for bad in
+            ["", "one", "/x", "demo/", "../x", "demo/..", "demo/../x", "demo/a/b", "demo/a b", "demo/.x"]
+        {
+            assert!(!is_task(bad), "{bad}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use infradev_store::{Lease, Store};
 use super::Which;
 use super::create::find_built;
 use crate::build::root::BuiltTask;
+use crate::commands::push::CompressionChoice;
 use crate::env::capture::capture;
 use crate::env::image::{known_tree, read_layers};
 use crate::env::state::{Environment, EnvironmentError, EnvironmentState};
@@ -43,12 +44,6 @@ pub(crate) struct ExportArgs {
     command: Vec<String>,
 }
 
-#[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum CompressionChoice {
-    Zstd,
-    Gzip,
-}
-
 pub(super) fn export(session: &Session, arguments: &ExportArgs) -> CommandResult<u8> {
     let ExportArgs { target, format, to, .. } = arguments;
     if !arguments.command.is_empty() && *format != Format::Bundle {
@@ -69,10 +64,7 @@ pub(super) fn export(session: &Session, arguments: &ExportArgs) -> CommandResult
         Err(error) => return Err(error.into()),
     };
     ensure_runnable(&exported.built, *format)?;
-    let compression = match arguments.compression {
-        CompressionChoice::Zstd => Compression::Zstd,
-        CompressionChoice::Gzip => Compression::Gzip,
-    };
+    let compression = Compression::from(arguments.compression);
     let options = Options {
         format: *format,
         compression,
