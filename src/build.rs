@@ -17,9 +17,10 @@ mod skeleton;
 pub(crate) mod source;
 mod step;
 pub mod survey;
+pub(crate) mod unconfined;
 mod wheel;
 
-pub use driver::{Again, BuildOptions, BuildSummary, Prepared, build, current_digest, prepare};
+pub use driver::{Again, BuildOptions, BuildSummary, Prepared, Sandbox, build, current_digest, prepare};
 pub use error::BuildError;
 pub(crate) use source::Repository;
 
@@ -41,6 +42,8 @@ pub(crate) struct Workshop<'a> {
     pub(crate) host: &'a host::Host,
     /// How commands of steps get their files.
     pub(crate) back_end: crate::env::back_end::BackEnd,
+    /// Where commands of steps run without a sandbox; `None` if they have one.
+    pub(crate) places: Option<&'a unconfined::RealPlaces>,
 }
 
 /// What a step made, before it is committed.

@@ -200,6 +200,8 @@ impl From<EnvironmentError> for CommandError {
 }
 
 /// A sandbox that could not be made is infradev's failure: 125, so that no command's own status is mistaken for it.
+const NO_NAMESPACES: &str = "in a container that forbids namespaces, `build --sandbox none` builds tasks over the host's system, and `env materialize` writes what is built as plain files; `infradev doctor` says what this machine allows";
+
 impl From<LaunchError> for CommandError {
     fn from(error: LaunchError) -> Self {
         let (kind, code, hint) = match &error {
@@ -207,6 +209,9 @@ impl From<LaunchError> for CommandError {
             LaunchError::NotExecutable { .. } => (Kind::Usage, 126, None),
             LaunchError::Stage { action, .. } if action.starts_with("change to the directory") => {
                 (Kind::Usage, 125, None)
+            }
+            LaunchError::Stage { action, .. } if action.starts_with("create ") => {
+                (Kind::Infrastructure, 125, Some(NO_NAMESPACES))
             }
             _ => (Kind::Infrastructure, 125, Some("`infradev doctor` says what this machine allows")),
         };

@@ -50,7 +50,8 @@ pub fn judge(
         return Err(infradev_store::Error::NoLayer(*layer).into());
     }
     let below = known_tree(store, &built.stack())?;
-    let workshop = Workshop { session, store, lease, host: &host, back_end: session.back_end()? };
+    let workshop =
+        Workshop { session, store, lease, host: &host, back_end: session.back_end()?, places: None };
     let evaluation = Evaluation { workshop, recipe, built, below };
     evaluation.judge(patch, seed).map_err(CommandError::from)
 }

@@ -28,10 +28,6 @@ const ADDED: [&str; 2] = ["opt", "workspace"];
 /// Cuts the merged tree of `built` into what goes to its real places if `at` is the root directory; else all of it
 /// goes to `at`, but for what stands for the host's own directories.
 pub(crate) fn parts(built: &BuiltTask, merged: &Tree, at: &Path) -> Vec<Part> {
-    let is_added = |path: &TreePath| {
-        let first = path.as_bytes().split(|&byte| byte == b'/').next().unwrap_or_default();
-        ADDED.iter().any(|name| name.as_bytes() == first)
-    };
     if at != Path::new("/") {
         let tree = match built.host_base {
             true => merge([&merged.filter(is_added).expect("a part of a tree is a tree")]),
@@ -39,17 +35,27 @@ pub(crate) fn parts(built: &BuiltTask, merged: &Tree, at: &Path) -> Vec<Part> {
         };
         return vec![Part { target: at.to_owned(), tree }];
     }
+    let part = |(target, root)| Part { target, tree: below(merged, &root) };
+    real_places(merged).into_iter().map(part).collect()
+}
+
+/// The places on a machine where the parts of a merged tree belong that are not its base, and where these are in it:
+/// /opt/env, /workspace/PROJECT and their like.
+pub(crate) fn real_places(merged: &Tree) -> Vec<(PathBuf, TreePath)> {
     let roots = merged.entries().iter().filter(|entry| {
         let depth = entry.path.as_bytes().split(|&byte| byte == b'/').count();
         depth == 2 && entry.kind.is_directory() && is_added(&entry.path)
     });
-    let part =
-        |root: &TreePath| Part { target: Path::new("/").join(root.as_path()), tree: below(merged, root) };
-    roots.map(|entry| part(&entry.path)).collect()
+    roots.map(|entry| (Path::new("/").join(entry.path.as_path()), entry.path.clone())).collect()
+}
+
+fn is_added(path: &TreePath) -> bool {
+    let first = path.as_bytes().split(|&byte| byte == b'/').next().unwrap_or_default();
+    ADDED.iter().any(|name| name.as_bytes() == first)
 }
 
 /// What lies at and below `root`, as a tree of its own.
-fn below(tree: &Tree, root: &TreePath) -> Tree {
+pub(crate) fn below(tree: &Tree, root: &TreePath) -> Tree {
     let prefix = root.as_bytes().len() + 1;
     let moved = |path: &TreePath| TreePath::new(path.as_bytes().get(prefix..).unwrap_or_default());
     let part = tree.filter(|path| path.starts_with(root)).expect("a part of a tree is a tree");

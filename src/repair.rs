@@ -215,8 +215,13 @@ impl RepairPlan {
         }
         store.distrust(self.objects.iter().copied(), self.layers.iter().copied());
         let again = Again::Steps(steps);
-        let options =
-            BuildOptions { jobs: session.config.jobs.value, keep_going: true, require_hit: false, again };
+        let options = BuildOptions {
+            jobs: session.config.jobs.value,
+            keep_going: true,
+            require_hit: false,
+            again,
+            ..Default::default()
+        };
         for task in tasks {
             let (name, variant) = task.split_once('@').unwrap_or((task, ""));
             let was_built = store.root_names(RootKind::Task)?.iter().any(|name| name == task);

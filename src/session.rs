@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use infradev_recipes::{Catalog, CatalogError, Probe, Recipe, TaskName, select, variants_of};
-use infradev_store::{Access, Store};
+use infradev_store::{Access, FileSystem, Store};
 
 use crate::config::Config;
-use crate::env::back_end::BackEnd;
+use crate::env::back_end::{BackEnd, Uppers};
 use crate::env::trial::choose;
 use crate::error::{CommandError, CommandResult, Kind, chain};
 use crate::net::{Client, Http, NetError, PackageIndex, Registry};
@@ -58,7 +58,7 @@ impl Session {
     /// Returns how environments are put together here: as configured, else by the cheapest way that works.
     pub fn back_end(&self) -> CommandResult<BackEnd> {
         let wanted = self.config.back_end.as_ref();
-        let choice = choose(self.store()?, wanted.map(|wanted| wanted.value), false)?;
+        let choice = choose(self.store()?, wanted.map(|wanted| wanted.value), Uppers::Disk, false)?;
         match (wanted, choice.refused.first()) {
             (Some(wanted), Some((back_end, reason))) => {
                 let text = format!("the back end `{}` does not work here: {reason}", back_end.word());
@@ -69,6 +69,21 @@ impl Session {
             }
             _ => Ok(choice.back_end),
         }
+    }
+
+    /// The same for an environment that is discarded when its command ends: where no upper can lie beside the store,
+    /// it may lie in memory.
+    pub fn back_end_of_discarded(&self) -> CommandResult<(BackEnd, Uppers)> {
+        let store = self.store()?;
+        if store.file_system() == FileSystem::Overlay {
+            let wanted = self.config.back_end.as_ref().map(|wanted| wanted.value);
+            let choice = choose(store, wanted, Uppers::Memory, false)?;
+            let works = choice.refused.iter().all(|(refused, _)| *refused != choice.back_end);
+            if works && choice.back_end != BackEnd::Copy {
+                return Ok((choice.back_end, Uppers::Memory));
+            }
+        }
+        Ok((self.back_end()?, Uppers::Disk))
     }
 
     /// Opens the store for a command that only reads.

@@ -12,7 +12,7 @@ use crate::base_lock::BaseLock;
 use crate::plan::{Action, NodeIndex, Plan};
 use crate::pylock::{Artifact, Package};
 use crate::recipe::{BuildStep, GeneratedFile, Origin};
-use crate::record::StepRecord;
+use crate::record::{SANDBOX, StepRecord};
 
 /// Where environments are installed.
 pub const PREFIX: &str = "/opt/env";
@@ -206,7 +206,7 @@ impl Recorder<'_> {
             .text("architecture", self.plan.target.architecture)
             .text("base", base.join(" "))
             .list("needs", needs)
-            .text("sandbox", self.context.versions.sandbox);
+            .text(SANDBOX, self.context.versions.sandbox);
         Ok(record)
     }
 }

@@ -9,6 +9,11 @@ use serde::{Deserialize, Serialize};
 /// one can be met again.
 const CONTEXT: &str = "infradev step key v1";
 
+/// The field of steps that run commands: the version of the sandbox's policy, or [`UNCONFINED`].
+pub(crate) const SANDBOX: &str = "sandbox";
+/// What that field says of a command that ran without a sandbox.
+const UNCONFINED: &str = "none";
+
 /// What may change the output of a step; stored with the action, so that `why` can compare two.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepRecord {
@@ -62,6 +67,18 @@ impl StepRecord {
     /// Returns the fields by name.
     pub fn fields(&self) -> &BTreeMap<String, FieldValue> {
         &self.fields
+    }
+
+    /// Returns the record of the same step when it is run without a sandbox, or `None` if it runs no command.
+    ///
+    /// Its key is another: what saw the whole machine is never taken for what saw its declared inputs alone.
+    pub fn unconfined(&self) -> Option<Self> {
+        self.fields.contains_key(SANDBOX).then(|| self.clone().text(SANDBOX, UNCONFINED))
+    }
+
+    /// Whether this is the record of a step that was run without a sandbox.
+    pub fn is_unconfined(&self) -> bool {
+        self.fields.get(SANDBOX) == Some(&FieldValue::Text(UNCONFINED.to_owned()))
     }
 
     /// Hashes the record.
@@ -180,6 +197,15 @@ mod tests {
         ];
         let keys: std::collections::BTreeSet<_> = variants.iter().map(StepRecord::key).collect();
         assert_eq!(keys.len(), variants.len());
+    }
+
+    #[test]
+    fn a_step_without_a_sandbox_has_a_key_of_its_own() {
+        assert_eq!(record().unconfined(), None);
+        let confined = record().text(SANDBOX, 1);
+        let unconfined = confined.unconfined().expect("it runs a command");
+        assert!(unconfined.is_unconfined() && !confined.is_unconfined() && !record().is_unconfined());
+        assert_ne!(confined.key(), unconfined.key());
     }
 
     #[test]

@@ -7,16 +7,14 @@
 //! The files are hash-based and unchecked (PEP 552): their times do not matter, and no source is read at import.
 
 use std::fs;
-use std::path::PathBuf;
 
 use infradev_layers::{Content, Kind, Metadata, Tree, TreeBuilder, TreePath};
 use infradev_recipes::PythonVersion;
 use infradev_store::Ingest;
 
-use super::scratch::{StepCommand, make_reachable, variables};
+use super::scratch::{StepCommand, variables};
 use super::{BUILD_MTIME, BuildError, Workshop, io};
-use crate::env::default_mapping;
-use crate::env::plan::{Bind, Network};
+use crate::env::plan::Network;
 
 /// Where the sandbox sees the sources, and where it writes.
 const SOURCES: &str = "/tmp/sources";
@@ -80,7 +78,6 @@ pub(crate) fn with_bytecode(
     for path in [&input, &output] {
         fs::create_dir(path).map_err(io("create", path))?;
     }
-    make_reachable(&output, default_mapping())?;
     let mut list = vec![];
     for (number, (path, content)) in sources.iter().enumerate() {
         list.push(b'/');
@@ -95,20 +92,28 @@ pub(crate) fn with_bytecode(
     let place = input.join("list");
     fs::write(&place, list).map_err(io("write", &place))?;
     let workers = std::thread::available_parallelism().map_or(1, usize::from).to_string();
-    let arguments =
-        ["/opt/env/bin/python", "-I", "-S", "-W", "ignore", "-c", COMPILER, SOURCES, COMPILED, &workers];
     let mut binds = workshop.host_binds(below);
-    binds.push(Bind::read_only(&input, SOURCES));
-    binds.push(Bind { source: output.clone(), destination: PathBuf::from(COMPILED), writable: true });
+    let sources_at = workshop.lend(&mut binds, &input, SOURCES, false)?;
+    let compiled_at = workshop.lend(&mut binds, &output, COMPILED, true)?;
+    let interpreter = match (workshop.places, &workshop.host.python) {
+        (Some(_), Some((path, _))) => path.to_string_lossy().into_owned(),
+        _ => "/opt/env/bin/python".to_owned(),
+    };
+    let arguments =
+        [&interpreter, "-I", "-S", "-W", "ignore", "-c", COMPILER, &sources_at, &compiled_at, &workers];
     let command = StepCommand {
         arguments: arguments.map(str::to_owned).to_vec(),
-        directory: PathBuf::from("/"),
+        directory: "/".into(),
         variables: variables(),
         network: Network::None,
         binds,
         log,
     };
-    workshop.run(below, command)?;
+    match workshop.places {
+        // The compiler reads sources and runs none of them: its result is the same, and so is its key.
+        Some(places) => workshop.run_unconfined(places, command)?,
+        None => drop(workshop.run(below, command)?),
+    }
     let mut builder = TreeBuilder::from_tree(tree);
     for (number, (path, _)) in sources.iter().enumerate() {
         let place = output.join(number.to_string());

@@ -10,7 +10,7 @@ mod schedule;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
-use infradev_recipes::{Catalog, Locks, Pattern, Plan, Recipe, StepVersions};
+use infradev_recipes::{Base, Catalog, Locks, Pattern, Plan, Recipe, StepVersions};
 use infradev_store::{Lease, StepKey};
 use rayon::prelude::*;
 
@@ -20,7 +20,8 @@ use schedule::Schedule;
 use super::host::Host;
 use super::root::BuiltTask;
 use super::survey::{ensure_room, shared_label};
-use super::{Workshop, base, image, skeleton};
+use super::unconfined::RealPlaces;
+use super::{BuildError, Workshop, base, image, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
 use crate::session::Session;
@@ -36,6 +37,18 @@ pub struct BuildOptions {
     pub require_hit: bool,
     /// Which steps run although they are in the store.
     pub again: Again,
+    /// What commands of steps run in.
+    pub sandbox: Sandbox,
+}
+
+/// What commands of steps run in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
+pub enum Sandbox {
+    /// Namespaces of their own.
+    #[default]
+    Namespaces,
+    /// Nothing: plain processes at the real /opt/env and /workspace, whose results stay in this store.
+    None,
 }
 
 /// Which steps run although they are in the store; what they give is compared with what is there.
@@ -143,6 +156,17 @@ pub(super) fn versions() -> StepVersions {
     }
 }
 
+/// Takes the places where steps of `prepared` run without a sandbox.
+fn take_places(session: &Session, prepared: &[Prepared]) -> CommandResult<RealPlaces> {
+    if let Some(other) = prepared.iter().find(|prepared| prepared.plan.recipe.base != Base::Host) {
+        return Err(BuildError::OwnBase { task: other.plan.recipe.task.to_string() }.into());
+    }
+    session.ui.warn(
+        "commands of recipes run without a sandbox: they see this machine and its network, and what they make stays in this store",
+    );
+    Ok(RealPlaces::take()?)
+}
+
 /// Builds `prepared`, and makes each finished one a root.
 pub fn build(
     session: &Session,
@@ -160,15 +184,20 @@ pub fn build(
             ));
         }
     }
+    let unconfined = options.sandbox == Sandbox::None && !options.require_hit;
+    let places = if unconfined { Some(take_places(session, &prepared)?) } else { None };
     if !options.require_hit {
         ensure_room(store, &prepared, host)?;
     }
     let lease: Lease = store.lease("build")?;
-    let workshop = Workshop { session, store, lease: &lease, host, back_end: session.back_end()? };
+    let back_end = session.back_end()?;
+    let workshop = Workshop { session, store, lease: &lease, host, back_end, places: places.as_ref() };
     let schedule = Mutex::new(Schedule::new(prepared, host));
     let wake = std::sync::Condvar::new();
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs.max(1) {
+        // The real places are there once.
+        let jobs = if unconfined { 1 } else { options.jobs.max(1) };
+        for _ in 0..jobs {
             scope.spawn(|| schedule::work(&workshop, &schedule, &wake, options));
         }
     });

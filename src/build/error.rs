@@ -148,6 +148,24 @@ pub enum BuildError {
         /// Why it failed.
         source: std::io::Error,
     },
+    /// The places of environments hold something else.
+    #[error("{} is not empty, and steps without a sandbox are run there", .path.display())]
+    Occupied {
+        /// The place.
+        path: PathBuf,
+    },
+    /// The places of environments are used by others.
+    #[error("the commands of another build without a sandbox still run (they hold the lock {})", .lock.display())]
+    Lent {
+        /// The lock.
+        lock: PathBuf,
+    },
+    /// A step would have to run in a base of its own.
+    #[error("{task} has a base of its own, whose commands cannot be run without a sandbox")]
+    OwnBase {
+        /// The task.
+        task: String,
+    },
     /// The step is not in the store, and building it was forbidden.
     #[error("the step is not in the store, and --require-hit forbids building it")]
     Miss,
@@ -205,6 +223,12 @@ impl BuildError {
                 CommandError::caused(Kind::Usage, &self).hint(hint)
             }
             Self::NoInput { .. } => CommandError::caused(Kind::Usage, &self).hint("patterns are relative to the source tree"),
+            Self::Occupied { .. } => CommandError::caused(Kind::Usage, &self)
+                .hint("run it in a fresh container, or move what is there away (what `env materialize` wrote can be removed)"),
+            Self::Lent { .. } => CommandError::caused(Kind::Infrastructure, &self)
+                .hint("wait for it to end, or end what a killed one has left running"),
+            Self::OwnBase { .. } => CommandError::caused(Kind::Usage, &self)
+                .hint("build it where namespaces are allowed, `ci save` or `push` it there, and restore it here"),
             Self::Miss => CommandError::caused(Kind::Miss, &self).hint("`infradev why` tells what differs from what is there"),
             Self::Git { source: GitError::Missing { .. }, .. } => CommandError::caused(Kind::Infrastructure, &self)
                 .hint("the copy of the repository is incomplete; use another mirror, or leave the file out with `exclude` in the task's [source]"),

@@ -5,10 +5,13 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-use infradev_layers::Tree;
+use infradev_layers::{Owners, Tree};
 use infradev_recipes::PREFIX;
+use infradev_store::Ingest;
 
+use super::unconfined::RealPlaces;
 use super::{BUILD_MTIME, BuildError, Workshop, io};
+use crate::env::capture::capture_as;
 use crate::env::default_mapping;
 use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
@@ -33,9 +36,11 @@ pub(crate) struct StepCommand<'a> {
 }
 
 /// What a command ran over and wrote.
-pub(crate) struct Scratch {
+pub(crate) enum Scratch {
     /// The overlay's upper directory, or the copy.
-    pub(crate) upper: PathBuf,
+    Upper(PathBuf),
+    /// The real places.
+    Places,
 }
 
 /// The variables of every step: constants, so that nothing of the caller reaches a layer.
@@ -54,12 +59,66 @@ pub(crate) fn variables() -> BTreeMap<String, String> {
 }
 
 impl Workshop<'_> {
-    /// Runs `command` over the merged `tree`, with a writable upper.
+    /// Runs `command` over the merged `tree`, which it may change.
     pub(crate) fn run(&self, tree: &Tree, command: StepCommand<'_>) -> Result<Scratch, BuildError> {
+        if let Some(places) = self.places {
+            places.write(self, tree)?;
+            self.run_unconfined(places, command)?;
+            return Ok(Scratch::Places);
+        }
         let (overlay, root) = self.overlay(tree)?;
         let upper = overlay.upper.upper.clone();
         self.launch(overlay, &root, default_mapping(), command)?;
-        Ok(Scratch { upper })
+        Ok(Scratch::Upper(upper))
+    }
+
+    /// Returns what a command changed in `tree`, as a layer over it.
+    pub(crate) fn changes(
+        &self,
+        scratch: &Scratch,
+        tree: &Tree,
+        ingest: &Ingest<'_>,
+    ) -> Result<Tree, BuildError> {
+        match (scratch, self.places) {
+            (Scratch::Places, Some(places)) => places.changes(tree, ingest),
+            (Scratch::Places, None) => unreachable!("a command ran there"),
+            (Scratch::Upper(upper), _) => {
+                Ok(capture_as(upper, self.back_end, Owners::Root, tree, ingest)?.tree)
+            }
+        }
+    }
+
+    /// Lends a command the directory `source`, which it finds at the place that is returned.
+    pub(crate) fn lend(
+        &self,
+        binds: &mut Vec<Bind>,
+        source: &Path,
+        place: &str,
+        writable: bool,
+    ) -> Result<String, BuildError> {
+        if self.places.is_some() {
+            return Ok(source.to_string_lossy().into_owned());
+        }
+        if writable {
+            make_reachable(source, default_mapping())?;
+        }
+        binds.push(Bind { source: source.to_owned(), destination: place.into(), writable });
+        Ok(place.to_owned())
+    }
+
+    /// Runs `command` with what lies at the real places.
+    pub(crate) fn run_unconfined(
+        &self,
+        places: &RealPlaces,
+        mut command: StepCommand<'_>,
+    ) -> Result<(), BuildError> {
+        let own = self.lease.new_directory("tmp")?.to_string_lossy().into_owned();
+        for name in ["HOME", "TMPDIR"] {
+            command.variables.insert(name.to_owned(), own.clone());
+        }
+        let output = open_log(command.log)?;
+        let status = places.run(&command, output)?;
+        judge(&command.arguments, status, command.log)
     }
 
     /// Readies a mount of the merged `tree` with a fresh upper, and the place where it is mounted. Both go with
@@ -79,7 +138,7 @@ impl Workshop<'_> {
         }
         let upper = directory.join("upper");
         write_upper(|| Ok(tree.clone()), back_end, &sources.objects, mapping, &upper)?;
-        let upper = Upper { upper, work: directory.join("work") };
+        let upper = Upper::on_disk(upper, directory.join("work"));
         let overlay = Overlay { back_end, metadata, objects: sources.objects, packs, upper };
         Ok((overlay, directory.join("merged")))
     }
@@ -92,9 +151,8 @@ impl Workshop<'_> {
         command: StepCommand<'_>,
     ) -> Result<(), BuildError> {
         let StepCommand { arguments, directory, variables, network, binds, log } = command;
-        let shown = shell_words(&arguments);
         let run = Run {
-            command: arguments,
+            command: arguments.clone(),
             directory,
             variables,
             terminal: false,
@@ -106,20 +164,29 @@ impl Workshop<'_> {
         };
         let spec = runtime_spec(&run, root).expect("every required field is given");
         let plan = LaunchPlan { spec, root: RootFileSystem::Overlay(overlay), mapping, detached: false };
-        if let Some(parent) = log.parent() {
-            fs::create_dir_all(parent).map_err(io("create", parent))?;
-        }
-        let output = File::options().create(true).append(true).open(log).map_err(io("open", log))?;
+        let output = open_log(log)?;
         let error = output.try_clone().map_err(io("open", log))?;
         let streams = Streams { input: Stdio::null(), output: output.into(), error: error.into() };
         let mut launched = launch(&plan, streams)?;
         launched.wait_started()?;
-        let ended = launched.wait_ended()?;
-        if ended.status == 0 {
-            return Ok(());
+        judge(&arguments, launched.wait_ended()?.status, log)
+    }
+}
+
+fn open_log(log: &Path) -> Result<File, BuildError> {
+    if let Some(parent) = log.parent() {
+        fs::create_dir_all(parent).map_err(io("create", parent))?;
+    }
+    File::options().create(true).append(true).open(log).map_err(io("open", log))
+}
+
+fn judge(arguments: &[String], status: i32, log: &Path) -> Result<(), BuildError> {
+    match status {
+        0 => Ok(()),
+        status => {
+            let (command, log) = (shell_words(arguments), log.to_owned());
+            Err(BuildError::Command { command, status, tail: tail(&log), log })
         }
-        let (status, log) = (ended.status, log.to_owned());
-        Err(BuildError::Command { command: shown, status, tail: tail(&log), log })
     }
 }
 

@@ -11,11 +11,10 @@ use infradev_recipes::Package;
 use infradev_store::{Ingest, LayerId};
 use sha2::{Digest, Sha256};
 
-use super::scratch::{StepCommand, make_reachable, variables};
+use super::scratch::{StepCommand, variables};
 use super::wheel::fetch;
 use super::{BUILD_MTIME, BuildError, Product, Workshop, io};
-use crate::env::default_mapping;
-use crate::env::plan::{Bind, Network};
+use crate::env::plan::Network;
 use crate::hex::hex;
 
 /// The output of an sdist step that wheel steps need: what the wheel hashes to.
@@ -65,11 +64,10 @@ pub(crate) fn sdist<'a>(
     trees.push(source);
     let merged = merge(&trees);
     let output = workshop.lease.new_directory("wheel")?;
-    make_reachable(&output, default_mapping())?;
     let mut binds = workshop.host_binds(&merged);
-    binds.push(Bind { source: output.clone(), destination: PathBuf::from("/tmp/wheel"), writable: true });
+    let place = workshop.lend(&mut binds, &output, "/tmp/wheel", true)?;
     let command = StepCommand {
-        arguments: ["/opt/env/bin/python", "-c", BUILDER, "/tmp/wheel"].map(str::to_owned).to_vec(),
+        arguments: ["/opt/env/bin/python", "-c", BUILDER, &place].map(str::to_owned).to_vec(),
         directory: PathBuf::from("/workspace/sdist"),
         variables: variables(),
         network: Network::None,

@@ -3,13 +3,12 @@
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
-use infradev_layers::{Kind, Owners, Tree, TreePath, merge};
+use infradev_layers::{Kind, Tree, TreePath, merge};
 use infradev_recipes::{BuildStep, Recipe};
 use infradev_store::LayerId;
 
 use super::scratch::{StepCommand, tail, variables};
 use super::{BUILD_MTIME, BuildError, Product, Workshop, io};
-use crate::env::capture::capture_as;
 use crate::env::plan::{Bind, Network};
 
 /// Returns the part of the source tree that `step` declares as its inputs, without times.
@@ -57,9 +56,8 @@ pub(crate) fn build_step<'a>(
     if let Some(cache) = &step.cache {
         let directory = workshop.store.layout().cache("compile").join(cache);
         std::fs::create_dir_all(&directory).map_err(io("create", &directory))?;
-        super::scratch::make_reachable(&directory, crate::env::default_mapping())?;
-        environment.insert("CCACHE_DIR".to_owned(), "/tmp/cache".to_owned());
-        binds.push(Bind { source: directory, destination: PathBuf::from("/tmp/cache"), writable: true });
+        let place = workshop.lend(&mut binds, &directory, "/tmp/cache", true)?;
+        environment.insert("CCACHE_DIR".to_owned(), place);
     }
     let network = if step.network { Network::Host } else { Network::None };
     if step.network && Path::new("/etc/resolv.conf").exists() {
@@ -74,7 +72,7 @@ pub(crate) fn build_step<'a>(
         log,
     };
     let scratch = workshop.run(&below, command)?;
-    let written = capture_as(&scratch.upper, workshop.back_end, Owners::Root, &below, &product.ingest)?.tree;
+    let written = workshop.changes(&scratch, &below, &product.ingest)?;
     product.tree = outputs(&written, step, log)?.with_mtime(BUILD_MTIME);
     Ok(product)
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use infradev_recipes::Pattern;
 
 use crate::build::host::Host;
-use crate::build::{Again, BuildOptions, BuildSummary, build, prepare};
+use crate::build::{Again, BuildOptions, BuildSummary, Sandbox, build, prepare};
 use crate::error::{CommandError, CommandResult, exit_code};
 use crate::session::Session;
 use crate::ui::{bytes, counted};
@@ -31,6 +31,10 @@ pub(crate) struct BuildArgs {
     /// names as `plan` shows them, without the task ('build *', '**')
     #[arg(long, value_name = "GLOB", conflicts_with = "require_hit")]
     rebuild: Option<String>,
+    /// What commands of recipes run in. `none` is for containers that forbid namespaces: tasks over the host's own
+    /// system, built at the real /opt/env and /workspace, and shared with nobody
+    #[arg(long, value_enum, default_value_t)]
+    sandbox: Sandbox,
 }
 
 pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8> {
@@ -39,6 +43,7 @@ pub(crate) fn run(session: &Session, arguments: &BuildArgs) -> CommandResult<u8>
         keep_going: arguments.keep_going,
         require_hit: arguments.require_hit,
         again: arguments.rebuild.as_deref().map(pattern).transpose()?.map_or(Again::Nothing, Again::Matching),
+        sandbox: arguments.sandbox,
     };
     let summary = build_selected(session, &arguments.selectors, arguments.variant.as_deref(), &options)?;
     session.ui.data(&summary, String::new);

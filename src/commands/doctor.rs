@@ -4,7 +4,7 @@ use infradev_store::FileSystem;
 use serde::Serialize;
 
 use crate::build::host::Host;
-use crate::env::back_end::BackEnd;
+use crate::env::back_end::{BackEnd, Uppers};
 use crate::env::default_mapping;
 use crate::env::image::{Sources, write_metadata, write_upper};
 use crate::env::launch::{LaunchPlan, RootFileSystem, Streams, launch};
@@ -42,7 +42,7 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
                 FileSystem::Local => (true, "a local file system: everything".to_owned()),
                 FileSystem::Memory => (true, "tmpfs: works, and is lost at the next boot".to_owned()),
                 FileSystem::Overlay => {
-                    (true, "overlayfs: full copies only; put the store elsewhere with --store".to_owned())
+                    (true, "overlayfs: full copies for what is kept or captured; put the store elsewhere with --store".to_owned())
                 }
                 FileSystem::Remote(kind) => (false, format!("{kind}: only for reading")),
             };
@@ -79,7 +79,8 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
     }
     if let Ok(store) = store {
         let wanted = session.config.back_end.as_ref();
-        let choice = choose(store, wanted.map(|wanted| wanted.value), true)?;
+        let wanted_back_end = wanted.map(|wanted| wanted.value);
+        let choice = choose(store, wanted_back_end, Uppers::Disk, true)?;
         for (back_end, reason) in &choice.refused {
             add("back end", false, format!("{}: {reason}", back_end.word()));
         }
@@ -95,6 +96,18 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
                 add("environments", true, text);
             }
             Err(error) => add("environments", false, error.message),
+        }
+        if store.file_system() == FileSystem::Overlay {
+            let choice = choose(store, wanted_back_end, Uppers::Memory, true)?;
+            let works = choice.back_end != BackEnd::Copy;
+            let text = match works {
+                true => format!(
+                    "`env exec` by the back end {}, what is written in memory",
+                    choice.back_end.word()
+                ),
+                false => "`env exec` makes full copies, too".to_owned(),
+            };
+            add("in memory", works, text);
         }
         match packs(store, choice.back_end)? {
             Ok(text) => add("packs", true, text),
@@ -152,7 +165,7 @@ fn trial(store: &infradev_store::Store, back_end: BackEnd) -> CommandResult {
     write_metadata(&tree, back_end, &sources, &metadata)?;
     let upper = directory.join("upper");
     write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
-    let upper = Upper { upper, work: directory.join("work") };
+    let upper = Upper::on_disk(upper, directory.join("work"));
     let overlay = Overlay { back_end, metadata, objects: sources.objects, packs: vec![], upper };
     let run = Run {
         command: vec!["/bin/true".to_owned()],

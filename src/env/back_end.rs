@@ -16,6 +16,17 @@ pub enum BackEnd {
     Copy,
 }
 
+/// Where an environment keeps what is written in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Uppers {
+    /// Beside its state, on the store's file system.
+    #[default]
+    Disk,
+    /// In memory, until the command ends: for what is discarded, over a store whose file system can hold no upper.
+    Memory,
+}
+
 impl BackEnd {
     /// Every back end, the cheapest first.
     pub const ALL: [BackEnd; 4] = [BackEnd::Erofs, BackEnd::Stub, BackEnd::Farm, BackEnd::Copy];

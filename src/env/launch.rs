@@ -25,6 +25,9 @@ pub(crate) const INIT: &str = "__init";
 /// Likewise, for entering the namespaces of a holder.
 pub(crate) const JOIN: &str = "__join";
 
+/// Likewise, for a command that gets no namespaces.
+pub(crate) const BARE: &str = "__bare";
+
 /// Likewise, for trying a back end.
 pub(crate) const TRIAL: &str = "__trial";
 

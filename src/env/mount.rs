@@ -13,6 +13,7 @@ mod tests;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
@@ -24,6 +25,7 @@ use serde::{Deserialize, Serialize};
 
 use super::back_end::BackEnd;
 use super::namespace;
+use super::plan::Mapping;
 
 /// The parts of an environment's file tree. Paths are absolute.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -48,6 +50,37 @@ pub struct Upper {
     pub upper: PathBuf,
     /// The kernel's scratch directory.
     pub work: PathBuf,
+    /// Both are made by the mount, in a file system in memory that goes with the run.
+    #[serde(default)]
+    pub memory: Option<Memory>,
+}
+
+/// A file system in memory.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct Memory {
+    /// Where it is mounted: the directory above both.
+    pub place: PathBuf,
+    /// How large it may grow, in bytes.
+    pub bytes: u64,
+    /// Whose the directories are, as a user and a group.
+    pub owner: u32,
+}
+
+impl Upper {
+    /// Two directories at `upper` and `work` that are there.
+    pub(crate) fn on_disk(upper: PathBuf, work: PathBuf) -> Self {
+        Self { upper, work, memory: None }
+    }
+
+    /// Two directories that the mount makes at `place`, an empty directory.
+    pub(crate) fn in_memory(place: PathBuf, bytes: u64, mapping: Mapping) -> Self {
+        let owner = match mapping {
+            Mapping::Range(first) => first,
+            Mapping::Host | Mapping::Caller { .. } => 0,
+        };
+        let (upper, work) = (place.join("upper"), place.join("work"));
+        Self { upper, work, memory: Some(Memory { place, bytes, owner }) }
+    }
 }
 
 /// A mount that the kernel refused.
@@ -97,6 +130,9 @@ pub(crate) fn mount(
     owners: Option<BorrowedFd<'_>>,
     place: &Path,
 ) -> Result<(), MountError> {
+    if let Some(memory) = &overlay.upper.memory {
+        make_in_memory(memory, &overlay.upper)?;
+    }
     let (lower, choices): (_, &[&Options]) = match overlay.back_end {
         BackEnd::Erofs => {
             let image = erofs(&overlay.metadata)?;
@@ -119,6 +155,21 @@ pub(crate) fn mount(
             .map_err(|error| MountError::new(format!("let go of {}", place.display()), error))?;
     }
     attach(&mounted?, place)
+}
+
+/// Mounts a file system in memory, and makes the writable part in it.
+fn make_in_memory(memory: &Memory, upper: &Upper) -> Result<(), MountError> {
+    let context = Context::open("tmpfs")?;
+    context.string("source", "infradev")?;
+    context.string("size", &memory.bytes.to_string())?;
+    context.string("mode", "0700")?;
+    attach(&context.create("mount a file system in memory")?, &memory.place)?;
+    for path in [&upper.upper, &upper.work] {
+        let failed = |error| MountError::new(format!("create {}", path.display()), error);
+        fs::DirBuilder::new().mode(0o755).create(path).map_err(failed)?;
+        std::os::unix::fs::chown(path, Some(memory.owner), Some(memory.owner)).map_err(failed)?;
+    }
+    Ok(())
 }
 
 /// Makes a detached mount visible at `directory`.

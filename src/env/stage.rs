@@ -4,6 +4,7 @@
 //! with threads. They speak only through the notice pipe.
 
 mod attend;
+mod bare;
 mod enter;
 mod init;
 mod root;
@@ -21,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::process::{Pid, Signal, WaitOptions};
 use rustix::thread::UnshareFlags;
 
-use super::launch::{INIT, JOIN, LaunchPlan, Notice, STAGE, TRIAL};
+use super::launch::{BARE, INIT, JOIN, LaunchPlan, Notice, STAGE, TRIAL};
 use super::namespace;
 use super::plan::Mapping;
 
@@ -60,6 +61,7 @@ pub fn run_if_asked(arguments: &[String]) -> Option<i32> {
         STAGE => Some(with_pipe(rest, stage)),
         INIT => Some(with_pipe(rest, init::init)),
         JOIN => Some(enter::enter(rest)),
+        BARE => Some(bare::run(rest)),
         TRIAL => Some(trial::run(rest)),
         _ => None,
     }

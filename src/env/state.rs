@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use infradev_store::{LayerId, Lease, Lock, Mode, Stack, Store, read_json, remove_tree};
 use serde::{Deserialize, Serialize};
 
-use super::back_end::BackEnd;
+use super::back_end::{BackEnd, Uppers};
 use super::holder::Holder;
 use super::image::{Mountable, StackError, merged_tree, write_upper};
+use super::memory_files;
 use super::mount::{Overlay, Upper};
 use super::plan::Mapping;
 
@@ -34,6 +35,9 @@ pub struct EnvironmentState {
     pub host_base: bool,
     /// The lease of the command that discards it at its end; `None` if it is kept.
     pub discarded_with: Option<String>,
+    /// Where its upper lies.
+    #[serde(default)]
+    pub uppers: Uppers,
     /// Seconds since 1970.
     pub created: u64,
 }
@@ -120,7 +124,11 @@ impl Environment {
         }
         let tree = || merged_tree(store, &state.stack());
         let objects = store.object_directories();
-        write_upper(tree, state.back_end, &objects, state.mapping, &staged.join("upper"))?;
+        let upper = staged.join("upper");
+        match state.uppers {
+            Uppers::Disk => write_upper(tree, state.back_end, &objects, state.mapping, &upper)?,
+            Uppers::Memory => fs::create_dir(&upper).map_err(io("create", &upper))?,
+        }
         // Not synced, but written before the name: a power cut takes an environment of the last seconds, whole.
         store.write_new(&staged.join("state.json"), &state)?;
         let path = store.layout().environments().join(name);
@@ -157,6 +165,7 @@ impl Environment {
                     directory: PathBuf::from("/"),
                     host_base: false,
                     discarded_with: None,
+                    uppers: Uppers::Disk,
                     created: 0,
                 };
                 let path = store.layout().environments().join(name);
@@ -216,7 +225,7 @@ impl Environment {
         self.path.join("merged")
     }
 
-    /// What was written in it; of a copy, everything.
+    /// What was written in it; of a copy, everything. Empty if that is in memory.
     pub fn upper(&self) -> PathBuf {
         self.path.join("upper")
     }
@@ -228,7 +237,10 @@ impl Environment {
             metadata: mountable.metadata,
             objects: store.object_directories(),
             packs: mountable.packs,
-            upper: Upper { upper: self.upper(), work: self.path.join("work") },
+            upper: match self.state.uppers {
+                Uppers::Disk => Upper::on_disk(self.upper(), self.path.join("work")),
+                Uppers::Memory => Upper::in_memory(self.upper(), memory_files(), self.state.mapping),
+            },
         }
     }
 

@@ -15,11 +15,14 @@ use infradev_layers::{Content, Kind, Metadata, Tree, TreeBuilder, merge};
 use infradev_store::{Lease, ObjectId, Store, object_name, read_json};
 use serde::{Deserialize, Serialize};
 
-use super::back_end::BackEnd;
+use super::back_end::{BackEnd, Uppers};
 use super::image::{Sources, StackError, write_metadata, write_upper};
 use super::launch::TRIAL;
 use super::mount::{Overlay, Upper};
 use super::plan::Mapping;
+
+/// How large an upper in memory may grow in a trial, in bytes.
+const TRIAL_MEMORY: u64 = 1 << 20;
 
 /// The content of the one file.
 pub(crate) const CONTENT: &str = "trial\n";
@@ -49,13 +52,20 @@ struct Known {
     circumstances: String,
     /// By back end: `None` if it works, else why not.
     results: BTreeMap<BackEnd, Option<String>>,
+    /// Likewise, with an upper in memory.
+    in_memory: BTreeMap<BackEnd, Option<String>>,
 }
 
 /// Tries the back ends in order, or the one that was asked for; `anew` to believe no earlier result.
 ///
 /// The last one, a full copy, is never refused. One that was asked for and does not work is the only one among
 /// the refused then.
-pub fn choose(store: &Store, wanted: Option<BackEnd>, anew: bool) -> Result<Choice, StackError> {
+pub fn choose(
+    store: &Store,
+    wanted: Option<BackEnd>,
+    uppers: Uppers,
+    anew: bool,
+) -> Result<Choice, StackError> {
     let uid = rustix::process::geteuid().as_raw();
     let path = store.layout().cache(&format!("back-ends-{uid}.json"));
     let circumstances = circumstances(store);
@@ -69,11 +79,15 @@ pub fn choose(store: &Store, wanted: Option<BackEnd>, anew: bool) -> Result<Choi
         None => BackEnd::ALL.as_slice(),
     };
     for &back_end in candidates {
-        let result = match known.results.entry(back_end) {
+        let results = match uppers {
+            Uppers::Disk => &mut known.results,
+            Uppers::Memory => &mut known.in_memory,
+        };
+        let result = match results.entry(back_end) {
             Entry::Occupied(result) => result.into_mut(),
             Entry::Vacant(unknown) => {
                 learned = true;
-                unknown.insert(attempt(store, &store.lease("trial")?, back_end)?)
+                unknown.insert(attempt(store, &store.lease("trial")?, back_end, uppers)?)
             }
         };
         choice.back_end = back_end;
@@ -109,7 +123,12 @@ fn circumstances(store: &Store) -> String {
 }
 
 /// Tries one back end; returns why it does not work.
-fn attempt(store: &Store, lease: &Lease, back_end: BackEnd) -> Result<Option<String>, StackError> {
+fn attempt(
+    store: &Store,
+    lease: &Lease,
+    back_end: BackEnd,
+    uppers: Uppers,
+) -> Result<Option<String>, StackError> {
     if back_end == BackEnd::Copy {
         return Ok(None);
     }
@@ -117,7 +136,7 @@ fn attempt(store: &Store, lease: &Lease, back_end: BackEnd) -> Result<Option<Str
         return Ok(Some("only root may mount an image".to_owned()));
     }
     let directory = lease.new_directory("trial")?;
-    let tried = prepare(store, &directory, back_end).and_then(|trial| run(&trial, &directory));
+    let tried = prepare(store, &directory, back_end, uppers).and_then(|trial| run(&trial, &directory));
     match tried {
         Ok(refused) => Ok(refused),
         // A file system that cannot even hold the files, such as one without attributes, works no better.
@@ -128,7 +147,7 @@ fn attempt(store: &Store, lease: &Lease, back_end: BackEnd) -> Result<Option<Str
     }
 }
 
-fn prepare(store: &Store, directory: &Path, back_end: BackEnd) -> Result<Trial, StackError> {
+fn prepare(store: &Store, directory: &Path, back_end: BackEnd, uppers: Uppers) -> Result<Trial, StackError> {
     let mapping = super::default_mapping();
     let [objects, stub_pool, farm_pool, metadata, place, work] =
         ["objects", "stub-pool", "farm-pool", "metadata", "merged", "work"].map(|name| directory.join(name));
@@ -148,9 +167,18 @@ fn prepare(store: &Store, directory: &Path, back_end: BackEnd) -> Result<Trial, 
     let tree = tree();
     write_metadata(&tree, back_end, &sources, &metadata)?;
     let upper = directory.join("upper");
-    write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
+    let upper = match uppers {
+        Uppers::Disk => {
+            write_upper(|| Ok(tree), back_end, &sources.objects, mapping, &upper)?;
+            Upper::on_disk(upper, work)
+        }
+        Uppers::Memory => {
+            std::fs::create_dir(&upper).map_err(io(&upper))?;
+            Upper::in_memory(upper, TRIAL_MEMORY, mapping)
+        }
+    };
     let (objects, packs) = (sources.objects, vec![]);
-    let overlay = Overlay { back_end, metadata, objects, packs, upper: Upper { upper, work } };
+    let overlay = Overlay { back_end, metadata, objects, packs, upper };
     Ok(Trial { overlay, mapping, place })
 }
 

@@ -83,6 +83,8 @@ impl Http {
             what: "anything".to_owned(),
             source: source.into(),
         };
+        // One provider for the process; that somebody set one before is no error.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let mut builder = reqwest::Client::builder()
             .user_agent(concat!("infradev/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT.mul_f64(settings.patience))

@@ -18,6 +18,7 @@ use super::manifest::{Descriptor, Manifest};
 use super::push::RECORDS_BLOB;
 use super::{Remote, RemoteError, ShareError, Transfers, in_parallel};
 use crate::build::root::BuiltTask;
+use crate::build::unconfined::is_unconfined;
 use crate::ui::{Ui, bytes};
 
 /// No configuration is larger.
@@ -301,7 +302,7 @@ impl<'a> Puller<'a> {
         let mut taken = 0;
         for record in records {
             let is_whole = record.layers.iter().all(|layer| self.store.has_layer(layer));
-            if is_whole && self.store.step(&record.key)?.is_none() {
+            if is_whole && !is_unconfined(&record) && self.store.step(&record.key)?.is_none() {
                 ingest.put_step(record);
                 taken += 1;
             }

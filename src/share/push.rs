@@ -18,6 +18,7 @@ use super::image::{LayerBlob, RECORDS, compose};
 use super::manifest::{Descriptor, EMPTY, MANIFEST, Manifest};
 use super::{Digest, Remote, ShareError, Transfers};
 use crate::build::root::BuiltTask;
+use crate::build::unconfined::is_unconfined;
 use crate::env::image::read_layers;
 use crate::ui::{Ui, bytes};
 
@@ -112,7 +113,8 @@ fn records_manifest(
 ) -> Result<super::remote::RawManifest, ShareError> {
     let mut records: Vec<ActionRecord> = vec![];
     for step in &built.steps {
-        records.extend(store.step(&step.key)?);
+        // What ran without a sandbox is nobody else's to believe.
+        records.extend(store.step(&step.key)?.filter(|record| !is_unconfined(record)));
     }
     records.sort_by_key(|record| record.key);
     records.dedup_by_key(|record| record.key);

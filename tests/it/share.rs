@@ -11,3 +11,4 @@ mod lies;
 mod materialize;
 mod real;
 mod round;
+mod unconfined;

@@ -1,6 +1,7 @@
 //! What the tests stand on: places to run the program in, packages, repositories, walks over trees.
 
 mod catalog;
+mod container;
 mod images;
 mod lying;
 mod machine;
@@ -12,6 +13,7 @@ mod repository;
 mod walk;
 
 pub(crate) use catalog::{PROJECT, TASK, host_python, lock_of};
+pub(crate) use container::{Powers, STILL_POWERFUL, in_own_root};
 pub(crate) use images::{SMALL, image, image_digest, write_small};
 pub(crate) use lying::{Asked, Liar, Reply, Shelf, digest};
 pub(crate) use machine::{Need, is_root, lacks, long, rounds, work_directory};

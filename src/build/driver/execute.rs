@@ -12,7 +12,7 @@ use super::super::survey::shared_label;
 use super::super::{
     BuildError, Product, Workshop, base, files, image, io, sdist, skeleton, source, step, wheel,
 };
-use super::{Again, BuildOptions, Prepared};
+use super::{Again, BuildOptions, Prepared, Sandbox};
 use crate::ui;
 
 /// A step that can be looked up, and run.
@@ -66,6 +66,18 @@ pub(super) fn execute(
         Again::Nothing => false,
         Again::Matching(pattern) => pattern.matches(shared_label(&label)),
         Again::Steps(keys) => keys.contains(&ready.key),
+    };
+    if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
+        return Ok(done);
+    }
+    // What a sandbox made is good without one; not the other way round.
+    let unconfined = match options.sandbox {
+        Sandbox::None => ready.record.unconfined(),
+        Sandbox::Namespaces => None,
+    };
+    let ready = match unconfined {
+        Some(record) => Ready { key: record.key(), record, ..ready },
+        None => ready,
     };
     if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
         return Ok(done);

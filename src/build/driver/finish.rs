@@ -111,7 +111,7 @@ fn make_root(
             steps.push(BuiltStep {
                 kind: record.kind.clone(),
                 label: record.label.clone(),
-                key: *key,
+                key: record.key,
                 layer: *layer,
                 seconds: record.seconds,
                 downloaded: record.downloaded,

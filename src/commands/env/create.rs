@@ -6,7 +6,7 @@ use infradev_store::{Lease, Store};
 
 use super::Which;
 use crate::build::root::BuiltTask;
-use crate::env::back_end::BackEnd;
+use crate::env::back_end::{BackEnd, Uppers};
 use crate::env::image::{Mountable, mountable};
 use crate::env::plan::Mapping;
 use crate::env::state::{Environment, EnvironmentState};
@@ -97,7 +97,10 @@ pub(crate) fn create(
         return Err(infradev_store::Error::NoLayer(*layer).into());
     }
     lease.hold_stack(stack.id())?;
-    let back_end = session.back_end()?;
+    let (back_end, uppers) = match discarded {
+        true => session.back_end_of_discarded()?,
+        false => (session.back_end()?, Uppers::Disk),
+    };
     let mountable = mountable(store, &stack, back_end, lease)?;
     let state = EnvironmentState {
         schema: 1,
@@ -109,6 +112,7 @@ pub(crate) fn create(
         directory: built.workspace.clone().into(),
         host_base: built.host_base,
         discarded_with: discarded.then(|| lease.id().to_owned()),
+        uppers,
         created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs()),
     };
     if back_end == BackEnd::Copy {

@@ -43,8 +43,13 @@ fn ground(back_end: BackEnd) -> (tempfile::TempDir, Overlay, PathBuf) {
         &metadata,
     )
     .unwrap();
-    let overlay =
-        Overlay { back_end, metadata, objects: vec![objects], packs: vec![], upper: Upper { upper, work } };
+    let overlay = Overlay {
+        back_end,
+        metadata,
+        objects: vec![objects],
+        packs: vec![],
+        upper: Upper::on_disk(upper, work),
+    };
     (directory, overlay, place)
 }
 

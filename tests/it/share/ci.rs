@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::support::{Finished, Need, Place, TASK, User, lacks};
+use crate::support::{Finished, Liar, Need, Place, Reply, Shelf, TASK, User, lacks};
 
 /// A place that has built a task, and a place for its steps.
 fn built() -> Option<(Place, String)> {
@@ -166,4 +166,38 @@ fn jobs_of_strangers_save_nothing_and_only_the_trusted_are_believed() {
     assert!(!first.path("cache").exists());
     let refused = first.run(&["ci", "restore", TASK, "--from", &remote]);
     assert!(refused.status == 2 && refused.stderr.contains("is not trusted"), "{}", refused.stderr);
+}
+
+/// A token that may only read is found out by the first write, and is no failure.
+#[test]
+fn a_token_that_may_not_write_saves_nothing_and_says_so() {
+    let Some((first, _)) = built() else { return };
+    let registry = Liar::honest(Shelf::default());
+    first.ok(&["ci", "save", TASK, "--to", &registry.name(), "--all"]);
+    registry.twist(|asked, _| {
+        let writes = ["POST", "PUT", "PATCH", "DELETE"].contains(&asked.method.as_str());
+        let denied = r#"{"errors":[{"code":"DENIED","message":"this token may only read"}]}"#;
+        writes.then(|| Reply::new(403).body(denied))
+    });
+    let second = Place::new(User::Caller);
+    second.ok(&["ci", "restore", TASK, "--from", &registry.name(), "--trust", "--require-hit"]);
+    second.ok(&["build", "demo/two"]);
+    let before = registry.shelf().clone();
+    let summary = second.path("summary.md");
+    let mut command = second.command(&["--json", "ci", "save", "all", "--to", &registry.name(), "--all"]);
+    let saved = second.finish(command.env("GITHUB_STEP_SUMMARY", &summary));
+    assert!(
+        saved.status == 0 && saved.stderr.contains("may not be written: nothing saved"),
+        "{}",
+        saved.stderr
+    );
+    let report = json(&saved.stdout);
+    assert!(report["saved"] == 0 && report["uploaded_bytes"] == 0, "{report}");
+    assert!(fs::read_to_string(summary).expect("a summary").contains("0 steps saved"));
+    let after = registry.shelf().clone();
+    assert_eq!((before.blobs, before.manifests), (after.blobs, after.manifests));
+    // What is no question of rights is a failure.
+    registry.twist(|asked, _| (asked.method == "POST").then(|| Reply::new(400)));
+    let failed = second.run(&["ci", "save", "all", "--to", &registry.name(), "--all"]);
+    assert_ne!(failed.status, 0, "{}", failed.stderr);
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::support::{Finished, Need, Place, SMALL, TASK, User, image, lacks, write_small};
+use crate::support::{
+    Finished, Need, Place, Powers, SMALL, TASK, User, image, in_own_root, lacks, write_small,
+};
 
 fn built(user: User) -> Option<Place> {
     if lacks(Need::Sandbox) || (user == User::Ordinary && lacks(Need::UserNamespaces)) {
@@ -153,20 +155,13 @@ fn privileged_the_real_places_are_written() {
         return;
     }
     let Some(place) = built(User::Caller) else { return };
-    let root = place.path("");
     let script = format!(
-        "set -eu; cd {0}; mkdir upper work root; mount -t tmpfs none upper; mkdir upper/u upper/w; \
-         mount -t overlay none -o lowerdir=/,upperdir=upper/u,workdir=upper/w root; \
-         for d in var/tmp dev proc; do mount --rbind /$d root/$d; done; \
-         chroot root sh -euc 'cd /; infradev() {{ \"{1}\" --quiet --store {0}/store --catalog {0}/catalog \"$@\"; }}; \
-         infradev env materialize {TASK} --at / ; /opt/env/bin/tool; cat /workspace/demo/native/out.so; \
-         infradev --json env materialize {TASK} --at / | grep -c /workspace/demo; echo x >/opt/env/share/demo/note; \
-         infradev env materialize {TASK} --at / || echo refused; infradev env materialize {TASK} --at / --force; \
-         cat /opt/env/share/demo/note; ls -A /opt /workspace'",
-        root.display(),
-        place.program().display()
+        "infradev --quiet env materialize {TASK} --at / ; /opt/env/bin/tool; cat /workspace/demo/native/out.so; \
+         infradev --quiet --json env materialize {TASK} --at / | grep -c /workspace/demo; echo x >/opt/env/share/demo/note; \
+         infradev --quiet env materialize {TASK} --at / || echo refused; infradev --quiet env materialize {TASK} --at / --force; \
+         cat /opt/env/share/demo/note; ls -A /opt /workspace"
     );
-    let said = place.finish(place.tool("unshare").args(["--mount", "sh", "-c", &script]));
+    let said = place.finish(&mut in_own_root(&place, Powers::All, &script));
     assert_eq!(said.status, 0, "{}{}", said.stdout, said.stderr);
     for part in
         ["export PATH='/opt/env/bin':\"$PATH\"\n", "tool ran\nnative input\n", "refused\n", "a note\n"]

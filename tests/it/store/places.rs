@@ -102,7 +102,7 @@ fn privileged_a_store_on_tmpfs_or_overlayfs() {
     place.ok(&["build", TASK]);
     assert_eq!(place.sh("tool; echo x >made; stat -c %u run.sh made"), "tool ran\n0\n0\n");
     place.assert_whole();
-    // An overlay cannot hold an upper: there, an environment is a full copy.
+    // An overlay cannot hold an upper: there, an environment that is kept is a full copy.
     for name in ["lower", "upper", "work", "overlaid"] {
         fs::create_dir(place.path(name)).expect("an own directory");
     }
@@ -116,14 +116,27 @@ fn privileged_a_store_on_tmpfs_or_overlayfs() {
     let store = place.path("overlaid/store").display().to_string();
     let doctor = place.run(&["--store", &store, "doctor"]);
     assert_eq!(doctor.status, 0, "{}", doctor.stdout);
-    for words in ["overlayfs: full copies only", "farm: cannot", "back end copy"] {
+    for words in [
+        "overlayfs: full copies for what is kept",
+        "farm: cannot",
+        "back end copy",
+        "what is written in memory",
+    ] {
         assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
     }
     place.ok(&["--store", &store, "build", TASK]);
-    let exec = ["--store", &store, "env", "exec", TASK, "--", "sh", "-c", "tool; stat -c %u run.sh"];
+    let script = "tool; stat -c %u run.sh; rm -r native && mkdir native && ls native; echo x >>run.sh; tail -n 1 run.sh; \
+                  stat -f -c %T /workspace";
+    let exec = ["--store", &store, "env", "exec", TASK, "--", "sh", "-c", script];
     let finished = place.run(&exec);
-    assert_eq!(finished.stdout, "tool ran\n0\n", "{}", finished.stderr);
-    assert!(finished.stderr.contains("is a full copy"), "{}", finished.stderr);
+    assert_eq!(finished.stdout, "tool ran\n0\nx\noverlayfs\n", "{}", finished.stderr);
+    assert!(!finished.stderr.contains("copy"), "{}", finished.stderr);
+    assert_eq!(fs::read_dir(place.path("overlaid/store/envs")).expect("a directory").count(), 0);
+    let kept =
+        place.run(&["--store", &store, "env", "exec", TASK, "--keep", "one", "--", "sh", "-c", script]);
+    assert!(kept.stderr.contains("is a full copy"), "{}", kept.stderr);
+    assert!(place.ok(&["--store", &store, "env", "diff", "one"]).contains("run.sh"));
+    place.ok(&["--store", &store, "env", "rm", "one"]);
     assert_eq!(place.run(&["--store", &store, "verify"]).status, 0);
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use infradev::env::back_end::BackEnd;
+use infradev::env::back_end::{BackEnd, Uppers};
 use infradev::env::image::mountable;
 use infradev::env::plan::Mapping;
 use infradev::env::state::{Environment, EnvironmentState};
@@ -396,6 +396,7 @@ fn state(stack: &Stack) -> EnvironmentState {
         directory: "/".into(),
         host_base: true,
         discarded_with: None,
+        uppers: Uppers::Disk,
         created: 1,
     }
 }

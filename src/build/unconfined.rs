@@ -1,0 +1,163 @@
+//! Commands of steps without a sandbox: at the real /opt/env and /workspace of a machine that has no namespaces.
+//!
+//! For continuous integration in containers. The two places belong to one build at a time, by a lock that its
+//! commands inherit: while anything that a killed build started still runs, nobody else takes them. What lies in
+//! them beside a lock that is free was left by such a build, and is removed; anything else there is refused.
+
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use infradev_layers::{
+    Kind, Owners, ScanOptions, Supply, Tree, TreeBuilder, TreePath, delta, merge, scan, write_files,
+};
+use infradev_recipes::StepRecord;
+use infradev_store::{ActionRecord, Ingest, Lock};
+use rustix::fs::FlockOperation;
+use rustix::process::{Pid, Signal};
+use serde::Deserialize;
+
+use super::scratch::StepCommand;
+use super::{BuildError, Workshop, io};
+use crate::env::launch::BARE;
+use crate::materialize::{below, real_places};
+
+const ENVIRONMENT: &str = "/opt/env";
+const WORKSPACE: &str = "/workspace";
+/// The lock; that it is there says that everything beside it is ours.
+const LOCK: &str = "/workspace/.infradev-build";
+
+/// The real places of environments, taken for the commands of one build.
+#[derive(Debug)]
+pub(crate) struct RealPlaces {
+    lock: Lock,
+}
+
+impl RealPlaces {
+    /// Takes them; removes what a build that was killed has left there.
+    pub(crate) fn take() -> Result<Self, BuildError> {
+        for parent in ["/opt", WORKSPACE] {
+            fs::create_dir_all(parent).map_err(io("create", Path::new(parent)))?;
+        }
+        loop {
+            let is_ours = fs::symlink_metadata(LOCK).is_ok();
+            if let Some(path) = [ENVIRONMENT, WORKSPACE].into_iter().find(|path| !is_ours && !is_empty(path))
+            {
+                return Err(BuildError::Occupied { path: path.into() });
+            }
+            let Some(lock) = Lock::attempt(Path::new(LOCK))? else {
+                return Err(BuildError::Lent { lock: LOCK.into() });
+            };
+            // Whoever had it before may have removed it between the look and the lock.
+            if is_at(lock.file(), Path::new(LOCK)) {
+                let places = Self { lock };
+                places.clear()?;
+                return Ok(places);
+            }
+        }
+    }
+
+    /// Removes everything at the places but the lock.
+    fn clear(&self) -> Result<(), BuildError> {
+        infradev_store::remove_tree(Path::new(ENVIRONMENT))?;
+        let workspace = Path::new(WORKSPACE);
+        for entry in fs::read_dir(workspace).map_err(io("list", workspace))?.flatten() {
+            if entry.path() != Path::new(LOCK) {
+                infradev_store::remove_tree(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes `tree` to the places, as files that may be changed.
+    pub(crate) fn write(&self, workshop: &Workshop<'_>, tree: &Tree) -> Result<(), BuildError> {
+        self.clear()?;
+        let objects = workshop.store.object_directories();
+        for (place, root) in real_places(tree) {
+            if let Some(parent) = place.parent() {
+                fs::create_dir_all(parent).map_err(io("create", parent))?;
+            }
+            write_files(&below(tree, &root), &objects, Owners::Root, Supply::Any, &place)
+                .map_err(|error| BuildError::Stack(error.into()))?;
+        }
+        Ok(())
+    }
+
+    /// Returns what was changed there since `tree` was written, as a layer over it.
+    pub(crate) fn changes(&self, tree: &Tree, ingest: &Ingest<'_>) -> Result<Tree, BuildError> {
+        let mut changes = TreeBuilder::new();
+        for (place, root) in real_places(tree) {
+            let before = below(tree, &root);
+            let options = ScanOptions { copy_of: Some(&before), ..ScanOptions::plain(Owners::Root) };
+            let after = merge([&scan(&place, options, ingest)?.tree]);
+            for entry in delta(&before, &after).entries().iter().filter(|entry| !entry.path.is_root()) {
+                let kind = match &entry.kind {
+                    Kind::Hardlink { first } => Kind::Hardlink { first: moved_below(&root, first) },
+                    kind => kind.clone(),
+                };
+                changes.add(moved_below(&root, &entry.path), kind)?;
+            }
+        }
+        Ok(changes.finish()?)
+    }
+
+    /// Runs a command as it stands, with what is at the places; its output goes to `log`.
+    pub(crate) fn run(&self, command: &StepCommand<'_>, log: File) -> Result<i32, BuildError> {
+        let failed = |error| BuildError::Launch(crate::env::launch::LaunchError::Start(error));
+        let error = log.try_clone().map_err(failed)?;
+        rustix::io::fcntl_setfd(self.lock.file(), rustix::io::FdFlags::empty())
+            .map_err(|error| failed(error.into()))?;
+        let mut child = Command::new("/proc/self/exe")
+            .arg(BARE)
+            .arg(std::process::id().to_string())
+            .args(&command.arguments)
+            .env_clear()
+            .envs(&command.variables)
+            .current_dir(&command.directory)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(error)
+            .spawn()
+            .map_err(failed)?;
+        let group = Pid::from_child(&child);
+        let status = child.wait().map_err(failed)?;
+        // What it left in the background would change files under the scan.
+        let _none_may_be_left = rustix::process::kill_process_group(group, Signal::KILL);
+        Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
+    }
+}
+
+impl Drop for RealPlaces {
+    fn drop(&mut self) {
+        // If something cannot be removed, the lock's file stays, and the next build tries again.
+        if self.clear().is_ok() {
+            let _it_was_ours = fs::remove_file(LOCK);
+        }
+        // For every process that inherited it, too.
+        let _it_is_held = rustix::fs::flock(self.lock.file(), FlockOperation::Unlock);
+    }
+}
+
+/// Whether a step was run without a sandbox; then only the store in which it ran believes it.
+pub(crate) fn is_unconfined(record: &ActionRecord) -> bool {
+    StepRecord::deserialize(&record.record).is_ok_and(|record| record.is_unconfined())
+}
+
+fn is_empty(path: &str) -> bool {
+    match fs::read_dir(path) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(error) => error.kind() == std::io::ErrorKind::NotFound,
+    }
+}
+
+fn is_at(file: &File, path: &Path) -> bool {
+    let (Ok(held), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
+    (held.dev(), held.ino()) == (there.dev(), there.ino())
+}
+
+fn moved_below(root: &TreePath, path: &TreePath) -> TreePath {
+    path.components().try_fold(root.clone(), |at, name| at.join(name)).expect("names of a tree")
+}
