@@ -24,9 +24,11 @@ fn place() -> Option<Place> {
     Some(Place::new(User::Caller))
 }
 
+/// How many different layers there are.
 fn layers(place: &Place) -> usize {
     let listed: Value = serde_json::from_str(&place.ok(&["--json", "layer", "ls"])).expect("JSON");
-    listed["layers"].as_array().expect("a list").len()
+    let listed = listed["layers"].as_array().expect("a list");
+    listed.iter().map(|layer| layer["layer"].to_string()).collect::<std::collections::BTreeSet<_>>().len()
 }
 
 const BUILD: &str = "infradev build demo/one --sandbox none";
@@ -112,8 +114,9 @@ fn privileged_a_killed_build_leaves_its_places_to_the_next() {
     place.edit("demo/project.toml", "outputs =", "env-ignored = [\"PAUSE\"]\noutputs =");
     // The orphan that sleeps holds the places until it ends.
     let script = format!(
-        "PAUSE=3 {BUILD} & while ! test -e {mark}; do sleep 0.05; done; kill -9 $(pgrep -f 'sandbox none'); wait $! || true; \
-         ls /workspace; {BUILD} && echo too early || echo lent; sleep 4; {BUILD}; ls -A /workspace"
+        "PAUSE=3 {} build {TASK} --sandbox none & while ! test -e {mark}; do sleep 0.05; done; kill -9 $!; wait $! || true; \
+         ls /workspace; {BUILD} && echo too early || echo lent; sleep 4; {BUILD}; ls -A /workspace",
+        place.program().display()
     );
     let Some(done) = contained(&place, &script) else { return };
     assert_eq!(done.status, 0, "{}{}", done.stdout, done.stderr);
