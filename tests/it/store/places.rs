@@ -90,7 +90,7 @@ hint: choose a store that you may write with --store or INFRADEV_STORE";
 }
 
 #[test]
-fn privileged_a_store_on_tmpfs_or_overlayfs() {
+fn privileged_a_store_on_tmpfs() {
     if lacks(Need::Root) {
         return;
     }
@@ -102,42 +102,49 @@ fn privileged_a_store_on_tmpfs_or_overlayfs() {
     place.ok(&["build", TASK]);
     assert_eq!(place.sh("tool; echo x >made; stat -c %u run.sh made"), "tool ran\n0\n0\n");
     place.assert_whole();
-    // An overlay cannot hold an upper: there, an environment that is kept is a full copy.
-    for name in ["lower", "upper", "work", "overlaid"] {
-        fs::create_dir(place.path(name)).expect("an own directory");
+}
+
+/// An overlay cannot hold an upper: there, an environment that is kept is a full copy.
+#[test]
+fn privileged_a_store_on_overlayfs() {
+    if lacks(Need::Root) || lacks(Need::UserNamespaces) {
+        return;
     }
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        place.path("lower").display(),
-        place.path("upper").display(),
-        place.path("work").display()
-    );
-    mount(&["-t", "overlay", "none", "-o", &options, &place.path("overlaid").display().to_string()]);
-    let store = place.path("overlaid/store").display().to_string();
-    let doctor = place.run(&["--store", &store, "doctor"]);
-    assert_eq!(doctor.status, 0, "{}", doctor.stdout);
-    for words in [
-        "overlayfs: full copies for what is kept",
-        "farm: cannot",
-        "back end copy",
-        "what is written in memory",
-    ] {
-        assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
+    for user in [User::Caller, User::Ordinary] {
+        let place = Place::new(user);
+        for name in ["lower", "upper", "work", "overlaid"] {
+            fs::create_dir(place.path(name)).expect("an own directory");
+        }
+        place.give_to_user();
+        let options = format!(
+            "lowerdir={},upperdir={},workdir={}",
+            place.path("lower").display(),
+            place.path("upper").display(),
+            place.path("work").display()
+        );
+        mount(&["-t", "overlay", "none", "-o", &options, &place.path("overlaid").display().to_string()]);
+        let store = place.path("overlaid/store").display().to_string();
+        let doctor = place.run(&["--store", &store, "doctor"]);
+        assert_eq!(doctor.status, 0, "{}", doctor.stdout);
+        for words in ["overlayfs: full copies for what is kept", "back end copy", "what is written in memory"]
+        {
+            assert!(doctor.stdout.contains(words), "{words}: {}", doctor.stdout);
+        }
+        place.ok(&["--store", &store, "build", TASK]);
+        let script = "tool; stat -c %u run.sh; rm -r native && mkdir native && ls native; echo x >>run.sh; tail -n 1 run.sh; \
+                      stat -f -c %T /workspace";
+        let exec = ["--store", &store, "env", "exec", TASK, "--", "sh", "-c", script];
+        let finished = place.run(&exec);
+        assert_eq!(finished.stdout, "tool ran\n0\nx\noverlayfs\n", "{}", finished.stderr);
+        assert!(!finished.stderr.contains("copy"), "{}", finished.stderr);
+        assert_eq!(fs::read_dir(place.path("overlaid/store/envs")).expect("a directory").count(), 0);
+        let kept =
+            place.run(&["--store", &store, "env", "exec", TASK, "--keep", "one", "--", "sh", "-c", script]);
+        assert!(kept.stderr.contains("is a full copy"), "{}", kept.stderr);
+        assert!(place.ok(&["--store", &store, "env", "diff", "one"]).contains("run.sh"));
+        place.ok(&["--store", &store, "env", "rm", "one"]);
+        assert_eq!(place.run(&["--store", &store, "verify"]).status, 0);
     }
-    place.ok(&["--store", &store, "build", TASK]);
-    let script = "tool; stat -c %u run.sh; rm -r native && mkdir native && ls native; echo x >>run.sh; tail -n 1 run.sh; \
-                  stat -f -c %T /workspace";
-    let exec = ["--store", &store, "env", "exec", TASK, "--", "sh", "-c", script];
-    let finished = place.run(&exec);
-    assert_eq!(finished.stdout, "tool ran\n0\nx\noverlayfs\n", "{}", finished.stderr);
-    assert!(!finished.stderr.contains("copy"), "{}", finished.stderr);
-    assert_eq!(fs::read_dir(place.path("overlaid/store/envs")).expect("a directory").count(), 0);
-    let kept =
-        place.run(&["--store", &store, "env", "exec", TASK, "--keep", "one", "--", "sh", "-c", script]);
-    assert!(kept.stderr.contains("is a full copy"), "{}", kept.stderr);
-    assert!(place.ok(&["--store", &store, "env", "diff", "one"]).contains("run.sh"));
-    place.ok(&["--store", &store, "env", "rm", "one"]);
-    assert_eq!(place.run(&["--store", &store, "verify"]).status, 0);
 }
 
 #[test]
