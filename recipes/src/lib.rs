@@ -52,8 +52,8 @@ pub use pylock::{
     dependencies_in_metadata,
 };
 pub use recipe::{
-    Base, BuildStep, GeneratedFile, Install, Origin, Project, Python, Requirements, Source, Task, TaskPython,
-    Variant,
+    Base, BuildStep, GeneratedFile, Install, Origin, Project, Python, ROOTFS, Requirements, Source, Task,
+    TaskPython, Variant,
 };
 pub use record::{FieldValue, StepRecord};
 pub use resolve::{Recipe, ResolveError, lock_file, variants_of};

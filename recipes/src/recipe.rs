@@ -79,15 +79,13 @@ pub enum Base {
     Host,
     /// A container image, whose layers are locked one by one.
     Image {
-        /// A place with a tag or `@sha256:…`.
+        /// A place with a tag or `@sha256:…`; or [`ROOTFS`] and the place of an archive.
         reference: String,
     },
-    /// A directory or archive of the maintainer.
-    Rootfs {
-        /// Where it is.
-        path: String,
-    },
 }
+
+/// What references of images begin with that are one archive of a root file system: `base = { rootfs = "PLACE" }`.
+pub const ROOTFS: &str = "rootfs:";
 
 /// Where the interpreter comes from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

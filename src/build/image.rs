@@ -2,12 +2,13 @@
 
 mod archive;
 mod manifest;
+mod tarball;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use infradev_layers::{Decompressed, LayerArchive, LayerTarOptions, SpecialFiles, layer_tar_tree};
-use infradev_recipes::{Architecture, ImageLayer};
+use infradev_recipes::{Architecture, ImageLayer, ROOTFS};
 use infradev_store::Ingest;
 use sha2::Digest as _;
 
@@ -15,6 +16,7 @@ use super::{BuildError, Product, Workshop};
 use crate::session::Session;
 use crate::share::{Digest, Remote};
 use archive::DockerArchive;
+use tarball::Tarball;
 
 /// How a layer of an image becomes one of ours; raised when that changes.
 pub(crate) const IMAGE_LAYER_VERSION: u32 = 1;
@@ -30,6 +32,7 @@ enum Place {
     /// A repository of a registry or an image layout, and the tag or digest there.
     Remote(Box<dyn Remote>, String),
     Archive(DockerArchive),
+    Tarball(Tarball),
 }
 
 /// What the name of an image led to.
@@ -54,6 +57,10 @@ impl BaseImage {
             let archive = DockerArchive::open(&folder.join(path), digest.as_deref());
             let place = Place::Archive(archive.map_err(fail)?);
             return Ok(Self { name: text.to_owned(), place });
+        }
+        if let Some(place) = name.strip_prefix(ROOTFS) {
+            let tarball = Tarball::open(session, &folder, place, digest.as_deref())?;
+            return Ok(Self { name: text.to_owned(), place: Place::Tarball(tarball.map_err(fail)?) });
         }
         let is_local = name.starts_with("oci:") || name.starts_with("dir:");
         let (remote, tag) = match name.strip_prefix("oci:").or_else(|| name.strip_prefix("dir:")) {
@@ -83,6 +90,7 @@ impl BaseImage {
     pub(crate) fn resolve(&self, architecture: Architecture) -> Result<Resolved, BuildError> {
         match &self.place {
             Place::Archive(archive) => archive.resolve(architecture).map_err(|detail| self.fail(detail)),
+            Place::Tarball(tarball) => tarball.resolve().map_err(|detail| self.fail(detail)),
             Place::Remote(remote, reference) => {
                 manifest::resolve(&**remote, reference, architecture)?.map_err(|detail| self.fail(detail))
             }
@@ -100,6 +108,10 @@ impl BaseImage {
             Place::Archive(archive) => {
                 // The archive of an image names no blobs: what is in them is checked below.
                 (archive.layer(layer).map_err(|detail| self.fail(detail))?, None)
+            }
+            Place::Tarball(tarball) => {
+                let file = tarball.layer().map_err(|detail| self.fail(detail))?;
+                (Box::new(file), Some(&layer.digest))
             }
             Place::Remote(remote, _) => {
                 let digest: Digest = layer.digest.parse().expect("a lock has digests");
@@ -157,9 +169,10 @@ pub(crate) fn image_layer<'a>(
         ui.detail(format!("layer {}: {note}", layer.diff_id));
     }
     product.tree = read.tree;
-    product.downloaded = match base.place {
+    product.downloaded = match &base.place {
         Place::Remote(..) => layer.size,
-        Place::Archive(_) => 0,
+        Place::Tarball(tarball) if tarball.is_downloaded() => layer.size,
+        Place::Tarball(_) | Place::Archive(_) => 0,
     };
     Ok(product)
 }

@@ -1,7 +1,7 @@
 //! `infradev show`.
 
 use clap::Args;
-use infradev_recipes::{Base, Origin};
+use infradev_recipes::{Base, Origin, ROOTFS};
 use serde::Serialize;
 
 use crate::build::root::BuiltTask;
@@ -42,8 +42,10 @@ pub(crate) fn run(session: &Session, arguments: &ShowArgs) -> CommandResult<u8> 
         let base = match &recipe.base {
             Base::Debian { suite, packages } => format!("Debian {suite} with {}", packages.join(", ")),
             Base::Host => "the host's directories, read-only".to_owned(),
-            Base::Image { reference } => format!("image {reference}"),
-            Base::Rootfs { path } => format!("root file system {path}"),
+            Base::Image { reference } => match reference.strip_prefix(ROOTFS) {
+                Some(place) => format!("root file system {place}"),
+                None => format!("image {reference}"),
+            },
         };
         let source = match &recipe.source.origin {
             Origin::Commit(commit) => format!("{} at {commit}", recipe.git.as_deref().unwrap_or("?")),

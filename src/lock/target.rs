@@ -87,7 +87,6 @@ pub(super) fn target_of(recipe: &Recipe, base: BaseFacts) -> Result<Target, Lock
                 wanted.ok_or(PlanError::NotSupported { what: "an image base without a Python version" })?;
             Ok(Target { python, architecture: lock.architecture, glibc })
         }
-        Base::Rootfs { .. } => Err(PlanError::NotSupported { what: "a root file system as base" }.into()),
     }
 }
 

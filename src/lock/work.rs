@@ -343,7 +343,7 @@ pub(super) fn facts_of(catalog: &Catalog, recipe: &Recipe) -> Result<BaseFacts, 
         Base::Image { .. } => {
             BaseFacts { packages: None, image: optional(catalog.image_lock(project, &file))? }
         }
-        Base::Host | Base::Rootfs { .. } => BaseFacts::default(),
+        Base::Host => BaseFacts::default(),
     })
 }
 

@@ -6,7 +6,7 @@ use super::build::read_steps;
 use super::{Document, Fields, Item, ReadSource};
 use crate::error::RecipeErrors;
 use crate::name::DistributionName;
-use crate::recipe::{Base, GeneratedFile, Install, Project, Python, Requirements, Variant};
+use crate::recipe::{Base, GeneratedFile, Install, Project, Python, ROOTFS, Requirements, Variant};
 
 /// Parses `text`, the document `file`.
 pub fn parse_project(file: &str, text: &str, source: ReadSource<'_>) -> Result<Project, RecipeErrors> {
@@ -102,6 +102,8 @@ fn read_variant(fields: &mut Fields<'_>) -> Option<Variant> {
 }
 
 fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
+    let is_digest =
+        |digest: &str| digest.strip_prefix("sha256:").is_some_and(|digits| super::is_hexadecimal(digits, 64));
     let debian = fields.optional("debian", |item| item.table(read_debian));
     let host = fields.optional("host", |item| match item.boolean()? {
         true => Some(Base::Host),
@@ -109,9 +111,6 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let image = fields.optional("image", |item| {
         let reference = item.line()?;
-        let is_digest = |digest: &str| {
-            digest.strip_prefix("sha256:").is_some_and(|digits| super::is_hexadecimal(digits, 64))
-        };
         if reference.split_once('@').is_none_or(|(_, digest)| is_digest(digest)) {
             return Some(Base::Image { reference });
         }
@@ -121,7 +120,13 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
             "write `name:tag`, which `infradev lock` pins, or `name@sha256:` and 64 digits",
         )
     });
-    let rootfs = fields.optional("rootfs", |item| item.line().map(|path| Base::Rootfs { path }));
+    let rootfs = fields.optional("rootfs", |item| {
+        let place = item.line()?;
+        if place.split_once('@').is_none_or(|(_, digest)| is_digest(digest)) {
+            return Some(Base::Image { reference: format!("{ROOTFS}{place}") });
+        }
+        item.fail("the place of an archive, or it and `@sha256:` and 64 digits", format!("`{place}`"))
+    });
     fields.close();
     let mut given: Vec<Base> = [debian?, host?, image?, rootfs?].into_iter().flatten().collect();
     match given.len() {

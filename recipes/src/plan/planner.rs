@@ -77,7 +77,6 @@ impl Planner<'_> {
         let file = self.plan.recipe.base_lock_file();
         let base = match self.plan.recipe.base.clone() {
             Base::Host => return Ok(vec![self.add("base host".to_owned(), Action::HostBase, Vec::new())]),
-            Base::Rootfs { .. } => return Err(PlanError::NotSupported { what: "a base from a `rootfs`" }),
             Base::Image { reference } => {
                 let Some(lock) = self.inputs.image_lock else { return Err(PlanError::NoLock { file }) };
                 if !lock.answers(&reference) || lock.architecture != self.plan.target.architecture {

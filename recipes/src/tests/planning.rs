@@ -300,10 +300,6 @@ fn what_cannot_be_planned_is_said() {
         change(&mut recipe);
         assert_eq!(plan(recipe).expect_err(expected).to_string(), expected);
     };
-    check(
-        |recipe| recipe.base = Base::Rootfs { path: "/x".into() },
-        "a base from a `rootfs` is not supported yet",
-    );
     check(|recipe| recipe.base = Base::Image { reference: "x".into() }, "there is no lock `base.cpu.lock`");
     check(
         |recipe| recipe.python = Python::Standalone { url: String::new(), sha256: String::new() },

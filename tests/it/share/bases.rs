@@ -99,3 +99,84 @@ fn an_image_that_is_not_what_was_locked_is_refused() {
     assert!(stale.status == 2 && stale.stderr.contains("made for another image"), "{}", stale.stderr);
     place.assert_whole();
 }
+
+/// A place whose project lies over the root file system at `place`.
+fn over_rootfs(at: &str) -> Option<Place> {
+    let place = over("unused:1")?;
+    place.edit("small/project.toml", "image = \"unused:1\"", &format!("rootfs = \"{at}\""));
+    Some(place)
+}
+
+#[test]
+fn an_archive_of_a_root_file_system_is_a_base() {
+    let archive = image().join("rootfs.tar.gz");
+    let digest = image_digest("rootfs");
+    let Some(place) = over_rootfs("rootfs.tar.gz") else { return };
+    let copy = place.path("catalog/small/rootfs.tar.gz");
+    let missing = place.run(&["lock", SMALL]);
+    assert!(
+        missing.status == 1 && missing.stderr.contains("rootfs.tar.gz: No such file"),
+        "{}",
+        missing.stderr
+    );
+    fs::copy(&archive, &copy).expect("an own directory");
+    place.ok(&["lock", SMALL]);
+    let lock = fs::read_to_string(place.path(LOCK)).expect("a lock");
+    assert!(lock.contains(&digest) && lock.contains("glibc = \"2."), "{lock}");
+    place.ok(&["gc", "--all"]);
+    place.ok(&["build", SMALL]);
+    let sees = "tool; cat native/out.so /etc/release; ls /dev/pipe 2>&1; ls -ld /var/mail";
+    let shown = place.ok(&["env", "exec", SMALL, "--", "sh", "-c", sees]);
+    assert!(shown.starts_with("tool ran\nnative input\nin.txt\nout.so\nsmall\n"), "{shown}");
+    assert!(place.ok(&["show", SMALL]).contains("root file system rootfs.tar.gz"));
+    // Other bytes than the locked ones are refused, also where the recipe itself names them.
+    place.ok(&["rm", SMALL]);
+    place.ok(&["gc", "--all"]);
+    let mut bad = fs::read(&archive).expect("an archive");
+    let middle = bad.len() / 2;
+    bad[middle] ^= 1;
+    fs::write(&copy, bad).expect("an own file");
+    let refused = place.run(&["build", SMALL]);
+    assert!(refused.status == 1 && refused.stderr.contains("hash to sha256:"), "{}", refused.stderr);
+    let checked = place.run(&["lock", "--check", SMALL]);
+    assert_ne!(checked.status, 0, "{}", checked.stdout);
+    fs::copy(&archive, &copy).expect("an own directory");
+    place.edit("small/project.toml", "rootfs.tar.gz", &format!("rootfs.tar.gz@sha256:{}", "0".repeat(64)));
+    let refused = place.run(&["lock", SMALL]);
+    assert!(refused.status == 1 && refused.stderr.contains("and the recipe says"), "{}", refused.stderr);
+    fs::remove_file(&copy).expect("an own file");
+    fs::create_dir(&copy).expect("an own directory");
+    let refused = place.run(&["lock", SMALL]);
+    assert!(
+        refused.status == 1 && refused.stderr.contains("is a directory: make an archive"),
+        "{}",
+        refused.stderr
+    );
+    place.assert_whole();
+}
+
+#[test]
+fn a_root_file_system_comes_from_a_url_by_its_hash() {
+    let Some(place) = over_rootfs("https://example.invalid/rootfs.tar.gz") else { return };
+    let vague = place.run(&["lock", SMALL]);
+    assert!(vague.status == 1 && vague.stderr.contains("URL@sha256:"), "{}", vague.stderr);
+    // From the index's server, which serves every file by its name.
+    let (digest, archive) =
+        (image_digest("rootfs"), fs::read(image().join("rootfs.tar.gz")).expect("an archive"));
+    place.index.add(&crate::support::Package {
+        project: "rootfs".to_owned(),
+        version: "1".to_owned(),
+        file: "rootfs.tar.gz".to_owned(),
+        bytes: archive,
+    });
+    let url = place.index.url().replace("/simple", "/files/rootfs/rootfs.tar.gz");
+    place.edit("small/project.toml", "https://example.invalid/rootfs.tar.gz", &format!("{url}@{digest}"));
+    place.ok(&["lock", SMALL]);
+    let built = place.run(&["build", SMALL]);
+    assert_eq!(built.status, 0, "{}", built.stderr);
+    assert_eq!(place.ok(&["env", "exec", SMALL, "--", "tool"]), "tool ran\n");
+    place.edit("small/project.toml", &digest, &format!("sha256:{}", "0".repeat(64)));
+    let refused = place.run(&["lock", SMALL]);
+    assert_eq!(refused.status, 1, "{}", refused.stderr);
+    place.assert_whole();
+}

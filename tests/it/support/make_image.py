@@ -81,9 +81,18 @@ def lower(archive):
 
 def upper(archive):
     add(archive, "etc/.wh.gone")
+    above(archive)
+
+
+def above(archive):
     add(archive, "etc/release", b"small\n", owner=1000)
     add(archive, "dev", mode=0o755, kind=tarfile.DIRTYPE)
     add(archive, "dev/pipe", mode=0o600, kind=tarfile.FIFOTYPE)
+
+
+def both(archive):
+    lower(archive)
+    above(archive)
 
 
 def sha256(content):
@@ -133,5 +142,9 @@ with tarfile.open(out + "/archive.tar", "w") as archive:
     add(archive, "config.json", config)
     saved = [{"Config": "config.json", "RepoTags": ["small:1"], "Layers": names}]
     add(archive, "manifest.json", json.dumps(saved).encode())
+rootfs = gzip.compress(layer(both), 1, mtime=0)
+with open(out + "/rootfs.tar.gz", "wb") as file:
+    file.write(rootfs)
+facts = {"manifest": image["digest"], "list": listing["digest"], "config": "sha256:" + sha256(config)}
 with open(out + "/facts.json", "w") as file:
-    json.dump({"manifest": image["digest"], "list": listing["digest"], "config": "sha256:" + sha256(config)}, file)
+    json.dump(dict(facts, rootfs="sha256:" + sha256(rootfs)), file)
