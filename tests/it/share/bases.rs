@@ -2,7 +2,9 @@
 
 use std::fs;
 
-use crate::support::{Need, Place, SMALL, User, image, image_digest, lacks, write_small};
+use crate::support::{
+    Guard, Need, Place, RealRegistry, SMALL, User, image, image_digest, lacks, write_small,
+};
 
 /// A place whose project lies over the image at `reference`, with `IMAGE` for the image's directory.
 fn over(reference: &str) -> Option<Place> {
@@ -178,5 +180,40 @@ fn a_root_file_system_comes_from_a_url_by_its_hash() {
     place.edit("small/project.toml", &digest, &format!("sha256:{}", "0".repeat(64)));
     let refused = place.run(&["lock", SMALL]);
     assert_eq!(refused.status, 1, "{}", refused.stderr);
+    place.assert_whole();
+}
+
+/// An image that another tool published, of an architecture of several, taken from Debian's registry.
+#[test]
+fn an_image_of_a_registry_is_a_base() {
+    if lacks(Need::Program("skopeo")) {
+        return;
+    }
+    let Some(registry) = RealRegistry::start(Guard::Open) else { return };
+    let name = registry.name("base/small");
+    let Some(place) = over(&format!("{name}:one")) else { return };
+    let from = format!("oci:{}:one", image().join("layout").display());
+    let copied = place.finish(place.tool("skopeo").args([
+        "copy",
+        "--insecure-policy",
+        "--dest-tls-verify=false",
+        &from,
+        &format!("docker://{name}:one"),
+    ]));
+    assert_eq!(copied.status, 0, "{}", copied.stderr);
+    place.ok(&["lock", SMALL]);
+    place.ok(&["gc", "--all"]);
+    let built = place.run(&["build", SMALL]);
+    assert_eq!(built.status, 0, "{}", built.stderr);
+    assert_eq!(place.ok(&["env", "exec", SMALL, "--", "tool"]), "tool ran\n");
+    assert_eq!(place.run(&["lock", "--check", SMALL]).status, 0);
+    // What is pushed to the same registry takes the base's blobs as they are.
+    place.ok(&["push", SMALL, "--to", &registry.name("base/small")]);
+    let other = Place::new(User::Caller);
+    other.ok(&["pull", SMALL, "--from", &registry.name("base/small"), "--trust"]);
+    assert_eq!(other.ok(&["env", "exec", SMALL, "--", "tool"]), "tool ran\n");
+    // Gone: a miss with the name, and what is built stays good.
+    drop(registry);
+    place.ok(&["build", SMALL, "--require-hit"]);
     place.assert_whole();
 }
