@@ -10,11 +10,19 @@ use crate::config::Config;
 use crate::env::back_end::{BackEnd, Uppers};
 use crate::env::trial::choose;
 use crate::error::{CommandError, CommandResult, Kind, chain};
-use crate::net::{Client, Http, NetError, PackageIndex, Registry};
+use crate::net::{Client, Http, HttpSettings, NetError, PackageIndex, Registry};
 use crate::share::dir::DirRemote;
 use crate::share::grading::bundled_catalogs;
 use crate::share::{Remote, RemoteError};
 use crate::ui::Ui;
+
+/// Where distributions keep all authorities in one file: Debian, Fedora, openSUSE, Alpine.
+const SYSTEM_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
 
 /// The surroundings of a command.
 #[derive(Debug)]
@@ -84,6 +92,30 @@ impl Session {
             }
         }
         Ok((self.back_end()?, Uppers::Disk))
+    }
+
+    /// Returns the file of authorities that tools of the host are told to trust: what this program trusts. `None` if
+    /// those of the system are all.
+    pub fn authorities_for_tools(&self) -> CommandResult<Option<PathBuf>> {
+        let HttpSettings { ca_file, cert_file, .. } = self.config.http();
+        let Some((own, _)) = ca_file else { return Ok(cert_file) };
+        let others = cert_file
+            .or_else(|| SYSTEM_AUTHORITIES.map(PathBuf::from).into_iter().find(|path| path.is_file()));
+        let mut bundle = vec![];
+        for path in others.into_iter().chain([own]) {
+            let read =
+                std::fs::read(&path).map_err(|error| infradev_store::Error::io("read", &path, error))?;
+            bundle.extend(read);
+            bundle.push(b'\n');
+        }
+        let place = self.store()?.layout().cache("authorities.pem");
+        if std::fs::read(&place).ok().as_ref() != Some(&bundle) {
+            let temporary = place.with_extension(std::process::id().to_string());
+            let written =
+                std::fs::write(&temporary, &bundle).and_then(|()| std::fs::rename(&temporary, &place));
+            written.map_err(|error| infradev_store::Error::io("write", &place, error))?;
+        }
+        Ok(Some(place))
     }
 
     /// Opens the store for a command that only reads.

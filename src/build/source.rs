@@ -145,7 +145,13 @@ impl Repository {
         }
         fs::create_dir_all(&repository.git_dir).map_err(io("create", &repository.git_dir))?;
         repository.run(&["init", "--quiet", "--bare"])?;
-        repository.run(&["fetch", "--quiet", "--depth=1", "--no-tags", "--", url, commit])?;
+        let authorities = session
+            .authorities_for_tools()
+            .map_err(|error| BuildError::Repository { url: url.to_owned(), detail: error.message })?;
+        let setting = authorities.map(|file| format!("http.sslCAInfo={}", file.display()));
+        let mut arguments: Vec<&str> = setting.iter().flat_map(|setting| ["-c", setting]).collect();
+        arguments.extend(["fetch", "--quiet", "--depth=1", "--no-tags", "--", url, commit]);
+        repository.run(&arguments)?;
         Ok(repository)
     }
 

@@ -93,6 +93,9 @@ impl<'a> Uv<'a> {
         // The environment of the caller must not change what is chosen; the index's URL may hold a password,
         // and arguments are seen by everyone.
         Config::clear_for_tool(&mut command);
+        if let Some(file) = self.session.authorities_for_tools().map_err(|error| error.message)? {
+            command.env("SSL_CERT_FILE", file);
+        }
         command.env("HOME", directory).env("TMPDIR", directory);
         command.env("UV_DEFAULT_INDEX", self.session.index().url().map_err(|error| error.to_string())?);
         command.args(["pip", "compile"]).args(question.inputs);

@@ -19,7 +19,7 @@ pub(crate) use lying::{Asked, Liar, Reply, Shelf, digest};
 pub(crate) use machine::{Need, is_root, lacks, long, rounds, work_directory};
 pub(crate) use packages::{Package, downloaded, sdist, wheel};
 pub(crate) use place::{Finished, Place, User, assert_failed, wait_until};
-pub(crate) use registry::{Guard, RealRegistry};
+pub(crate) use registry::{Guard, RealRegistry, make_certificates};
 pub(crate) use relay::Relay;
 pub(crate) use repository::Repository;
 pub(crate) use walk::{Seen, walk};

@@ -122,8 +122,8 @@ impl Drop for RealRegistry {
     }
 }
 
-/// Makes an authority, and a certificate of it for this machine.
-fn make_certificates(directory: &Path) {
+/// Makes an authority, `authority.pem`, and a certificate of it for this machine, `server.pem` and `server.key`.
+pub(crate) fn make_certificates(directory: &Path) {
     let openssl = |arguments: &str| {
         let mut command = Command::new("openssl");
         command.args(arguments.split(' ')).current_dir(directory).stdin(Stdio::null());
