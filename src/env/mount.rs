@@ -7,6 +7,8 @@
 //! from a mount that is attached nowhere; it is then attached where the overlay will be, for a moment. Kernels
 //! before 6.12 mount no EROFS image from a file; it then gets a loop device that goes with the mount.
 
+mod context;
+mod pack;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +18,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::fs::{CWD, Mode, OFlags};
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_fd, fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, move_mount, open_tree, unmount,
 };
 use serde::{Deserialize, Serialize};
+
+use context::Context;
+use pack::open_pack;
+pub(crate) use pack::{is_mount_point, mount_pack, try_pack};
 
 use super::back_end::BackEnd;
 use super::namespace;
@@ -301,114 +306,9 @@ fn open_path(path: &Path) -> Result<OwnedFd, MountError> {
         .map_err(|error| MountError::new(format!("open {}", path.display()), error))
 }
 
-/// Whether a file system is mounted at `path`, a directory (statx(2), Linux 5.8); an absent one has none.
-pub(crate) fn is_mount_point(path: &Path) -> bool {
-    let found = rustix::fs::statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::empty());
-    found.is_ok_and(|found| found.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
-}
-
-/// Opens a mounted pack. The bare directory would be an empty layer, and files without content.
-fn open_pack(path: &Path) -> Result<OwnedFd, MountError> {
-    match is_mount_point(path) {
-        true => open_path(path),
-        false => {
-            let gone = io::Error::other("it is not mounted any more");
-            Err(MountError::new(format!("use the pack {}", path.display()), gone))
-        }
-    }
-}
-
-/// What is read, and so decompressed, around the place of a fault in a pack: one block.
-const READ_AROUND_KIB: &str = "256";
-
 /// Makes a loop device of an image. It reads by way of the page cache, where the kernel reads ahead: squashfs waits
 /// for each of its blocks, and past the cache for the disk each time.
 fn loop_device(image: &Path) -> Result<(PathBuf, File), MountError> {
     namespace::loop_device(image)
         .map_err(|error| MountError::new(format!("make a loop device of {}", image.display()), error))
-}
-
-/// Mounts the squashfs image of a pack, attached nowhere.
-fn squashfs(image: &Path) -> Result<OwnedFd, MountError> {
-    let (device, _kept_until_it_is_mounted) = loop_device(image)?;
-    let mounted = |threads: Option<&str>| {
-        let context = Context::open("squashfs")?;
-        context.flag("ro")?;
-        context.string("source", &device.to_string_lossy())?;
-        if let Some(threads) = threads {
-            context.string("threads", threads)?;
-        }
-        context.create(&format!("mount the pack {}", image.display()))
-    };
-    // A decompressor for each processor, where the kernel lets that be chosen (Linux 6.2).
-    let mount = mounted(Some("percpu")).or_else(|_| mounted(None))?;
-    // Afterwards: mounting makes it four blocks.
-    if let Some(name) = device.file_name() {
-        let setting = Path::new("/sys/block").join(name).join("queue/read_ahead_kb");
-        let _only_slower_without = fs::write(setting, READ_AROUND_KIB);
-    }
-    Ok(mount)
-}
-
-/// Mounts the image of a pack at a directory.
-pub(crate) fn mount_pack(image: &Path, place: &Path) -> Result<(), MountError> {
-    attach(&squashfs(image)?, place)
-}
-
-/// Tries to mount the image of a pack, and lets go of it.
-pub(crate) fn try_pack(image: &Path) -> Result<(), MountError> {
-    squashfs(image).map(drop)
-}
-
-/// A file system that is being configured (fsopen(2)).
-struct Context {
-    fd: OwnedFd,
-    kind: &'static str,
-}
-
-impl Context {
-    fn open(kind: &'static str) -> Result<Self, MountError> {
-        let fd = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)
-            .map_err(|error| MountError::new(format!("use the file system {kind}"), error))?;
-        Ok(Self { fd, kind })
-    }
-
-    fn flag(&self, name: &str) -> Result<(), MountError> {
-        fsconfig_set_flag(&self.fd, name).map_err(|error| self.refused(name, error))
-    }
-
-    fn string(&self, name: &str, value: &str) -> Result<(), MountError> {
-        fsconfig_set_string(&self.fd, name, value).map_err(|error| self.refused(name, error))
-    }
-
-    fn fd(&self, name: &str, value: BorrowedFd<'_>) -> Result<(), MountError> {
-        fsconfig_set_fd(&self.fd, name, value).map_err(|error| self.refused(name, error))
-    }
-
-    fn create(&self, action: &str) -> Result<OwnedFd, MountError> {
-        let failed = |error: rustix::io::Errno| MountError {
-            action: action.to_owned(),
-            detail: self.kernel_message(),
-            source: error.into(),
-        };
-        fsconfig_create(&self.fd).map_err(failed)?;
-        let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
-        fsmount(&self.fd, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(failed)
-    }
-
-    fn refused(&self, option: &str, error: rustix::io::Errno) -> MountError {
-        MountError {
-            action: format!("set the option {option} of {}", self.kind),
-            detail: self.kernel_message(),
-            source: error.into(),
-        }
-    }
-
-    /// What the kernel wrote about this context: reading its descriptor gives `e overlay: text`.
-    fn kernel_message(&self) -> Option<String> {
-        let mut buffer = [0u8; 1024];
-        let length = rustix::io::read(&self.fd, &mut buffer).ok()?;
-        let text = String::from_utf8_lossy(&buffer[..length]);
-        Some(text.trim().trim_start_matches("e ").to_owned())
-    }
 }

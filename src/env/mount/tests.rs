@@ -133,5 +133,5 @@ fn privileged_a_fault_in_a_pack_reads_one_block() {
     let device = rustix::fs::stat(&place).unwrap().st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let setting = fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/queue/read_ahead_kb")).unwrap();
-    assert_eq!(setting.trim(), READ_AROUND_KIB);
+    assert_eq!(setting.trim(), pack::READ_AROUND_KIB);
 }
