@@ -55,11 +55,10 @@ for task in megatron/0.12.0 megatron/0.13.0 verl/0.4.1 verl/0.5.0 vllm/0.6.3 vll
 done
 "$program" --progress none verify --read-data || { echo "FAILED: verify"; failed=1; }
 RUST_BACKTRACE=0 "$tests" --nocapture --test-threads 1 "${1:-conformance}" || { echo "FAILED: tests"; failed=1; }
-# This kernel's tmpfs has no attributes of users: a store on it gets full copies, and the same list passes.
-INFRADEV_STORE=/dev/shm/store "$program" doctor | grep 'back end copy' || { echo "FAILED: not by copy on tmpfs"; failed=1; }
-rm -rf /dev/shm/store
-INFRADEV_TEST_DIR=/dev/shm RUST_BACKTRACE=0 "$tests" --nocapture --test-threads 1 conformance::privileged_every ||
-    { echo "FAILED: tests on tmpfs"; failed=1; }
+# This kernel's tmpfs has no attributes of users, which every overlay without root needs: a store on it gets full copies.
+export INFRADEV_STORE=/dev/shm/store INFRADEV_STORE_RO=/store/store
+"$program" doctor | grep 'back end copy' || { echo "FAILED: not by copy on tmpfs"; failed=1; }
+"$program" env exec quickstart-verl/0.4.1 -- python /opt/env/share/quickstart/check.py || { echo "FAILED: tmpfs"; failed=1; }
 exit \$failed
 GUEST
 cat >"$root/guest/init" <<GUEST

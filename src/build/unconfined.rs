@@ -2,9 +2,11 @@
 //!
 //! For continuous integration in containers. The two places belong to one build at a time, by a lock that its
 //! commands inherit: while anything that a killed build started still runs, nobody else takes them. What lies in
-//! them beside a lock that is free was left by such a build, and is removed; anything else there is refused.
+//! them and is noted in a lock that is free was left by such a build, and is removed; anything else there is refused.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
@@ -26,7 +28,7 @@ use crate::materialize::{below, real_places};
 
 const ENVIRONMENT: &str = "/opt/env";
 const WORKSPACE: &str = "/workspace";
-/// The lock; that it is there says that everything beside it is ours.
+/// The lock, and the notes of what was written.
 const LOCK: &str = "/workspace/.infradev-build";
 
 /// The real places of environments, taken for the commands of one build.
@@ -42,20 +44,19 @@ impl RealPlaces {
             fs::create_dir_all(parent).map_err(io("create", Path::new(parent)))?;
         }
         loop {
-            let is_ours = fs::symlink_metadata(LOCK).is_ok();
-            if let Some(path) = [ENVIRONMENT, WORKSPACE].into_iter().find(|path| !is_ours && !is_empty(path))
-            {
-                return Err(BuildError::Occupied { path: path.into() });
-            }
             let Some(lock) = Lock::attempt(Path::new(LOCK))? else {
                 return Err(BuildError::Lent { lock: LOCK.into() });
             };
-            // Whoever had it before may have removed it between the look and the lock.
-            if is_at(lock.file(), Path::new(LOCK)) {
-                let places = Self { lock };
-                places.clear()?;
-                return Ok(places);
+            // Whoever had it before may have removed it in between.
+            if !is_at(lock.file(), Path::new(LOCK)) {
+                continue;
             }
+            sweep(lock.file())?;
+            if let Some(path) = [ENVIRONMENT, WORKSPACE].into_iter().find(|path| !is_empty(path)) {
+                fs::remove_file(LOCK).map_err(io("remove", Path::new(LOCK)))?;
+                return Err(BuildError::Occupied { path: path.into() });
+            }
+            return Ok(Self { lock });
         }
     }
 
@@ -68,7 +69,7 @@ impl RealPlaces {
                 infradev_store::remove_tree(&entry.path())?;
             }
         }
-        Ok(())
+        self.lock.file().set_len(0).map_err(io("write", Path::new(LOCK)))
     }
 
     /// Writes `tree` to the places, as files that may be changed.
@@ -79,8 +80,12 @@ impl RealPlaces {
             if let Some(parent) = place.parent() {
                 fs::create_dir_all(parent).map_err(io("create", parent))?;
             }
+            // Before and after: what is there may be removed by the next build only if it is this very directory.
+            note(self.lock.file(), &place.to_string_lossy())?;
             write_files(&below(tree, &root), &objects, Owners::Root, Supply::Any, &place)
                 .map_err(|error| BuildError::Stack(error.into()))?;
+            let (device, inode) = identity(&place).map_err(io("look at", &place))?;
+            note(self.lock.file(), &format!("{}\t{device}\t{inode}", place.display()))?;
         }
         Ok(())
     }
@@ -146,16 +151,50 @@ pub(crate) fn is_unconfined(record: &ActionRecord) -> bool {
     StepRecord::deserialize(&record.record).is_ok_and(|record| record.is_unconfined())
 }
 
+/// Adds a line to the lock's file.
+fn note(mut lock: &File, line: &str) -> Result<(), BuildError> {
+    let written = lock.seek(SeekFrom::End(0)).and_then(|_| lock.write_all(format!("{line}\n").as_bytes()));
+    written.map_err(io("write", Path::new(LOCK)))
+}
+
+/// Removes the directories that a killed build has noted, unless others are in their places by now.
+fn sweep(mut lock: &File) -> Result<(), BuildError> {
+    let mut text = String::new();
+    lock.read_to_string(&mut text).map_err(io("read", Path::new(LOCK)))?;
+    let noted: BTreeMap<&str, Option<&str>> = text
+        .lines()
+        .map(|line| line.split_once('\t').map_or((line, None), |(path, id)| (path, Some(id))))
+        .collect();
+    for (path, noted) in noted {
+        let found = identity(Path::new(path)).ok().map(|(device, inode)| format!("{device}\t{inode}"));
+        // One that was begun and not finished is noted by its name alone.
+        if is_real_place(path) && (noted.is_none() || noted == found.as_deref()) {
+            infradev_store::remove_tree(Path::new(path))?;
+        }
+    }
+    lock.set_len(0).map_err(io("write", Path::new(LOCK)))
+}
+
+fn is_real_place(path: &str) -> bool {
+    let name = path.strip_prefix(WORKSPACE).and_then(|name| name.strip_prefix('/'));
+    path == ENVIRONMENT || name.is_some_and(|name| !name.contains('/') && !matches!(name, "" | "." | ".."))
+}
+
+fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
+    let found = fs::symlink_metadata(path)?;
+    Ok((found.dev(), found.ino()))
+}
+
 fn is_empty(path: &str) -> bool {
     match fs::read_dir(path) {
-        Ok(mut entries) => entries.next().is_none(),
+        Ok(entries) => entries.flatten().all(|entry| entry.path() == Path::new(LOCK)),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,
     }
 }
 
 fn is_at(file: &File, path: &Path) -> bool {
-    let (Ok(held), Ok(there)) = (file.metadata(), fs::symlink_metadata(path)) else { return false };
-    (held.dev(), held.ino()) == (there.dev(), there.ino())
+    let (Ok(held), Ok(there)) = (file.metadata(), identity(path)) else { return false };
+    (held.dev(), held.ino()) == there
 }
 
 fn moved_below(root: &TreePath, path: &TreePath) -> TreePath {

@@ -115,12 +115,14 @@ fn privileged_a_killed_build_leaves_its_places_to_the_next() {
     // The orphan that sleeps holds the places until it ends.
     let script = format!(
         "PAUSE=3 {} build {TASK} --sandbox none & while ! test -e {mark}; do sleep 0.05; done; kill -9 $!; wait $! || true; \
-         ls /workspace; {BUILD} && echo too early || echo lent; sleep 4; {BUILD}; ls -A /workspace",
+         ls /workspace; {BUILD} && echo too early || echo lent; sleep 4; \
+         mkdir /workspace/mine; {BUILD} && echo not mine || ls /workspace; rmdir /workspace/mine; \
+         {BUILD}; ls -A /workspace",
         place.program().display()
     );
     let Some(done) = contained(&place, &script) else { return };
     assert_eq!(done.status, 0, "{}{}", done.stdout, done.stderr);
-    assert_eq!(done.stdout, "demo\nlent\n", "{}", done.stderr);
+    assert_eq!(done.stdout, "demo\nlent\nmine\n", "{}", done.stderr);
     assert!(done.stderr.contains("hold the lock"), "{}", done.stderr);
     place.assert_whole();
 }
