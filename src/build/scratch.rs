@@ -22,6 +22,9 @@ use crate::env::plan::{Bind, Mapping, Network, Run, runtime_spec};
 /// How large /tmp and /dev/shm of a step may grow, in bytes; they take memory only as they are filled.
 const MEMORY_FILES: u64 = 8 << 30;
 
+/// With less room than this beside a failed command, in bytes, the full disk is the better explanation.
+const FULL: u64 = 1 << 20;
+
 /// How many lines of a failed command are shown.
 const TAIL_LINES: usize = 20;
 
@@ -118,7 +121,20 @@ impl Workshop<'_> {
         }
         let output = open_log(command.log)?;
         let status = places.run(&command, output)?;
-        judge(&command.arguments, status, command.log)
+        self.judge(&command.arguments, status, command.log)
+    }
+
+    fn judge(&self, arguments: &[String], status: i32, log: &Path) -> Result<(), BuildError> {
+        if status == 0 {
+            return Ok(());
+        }
+        // A command that could not write says so in its own words, or not at all where its log is cut off, too.
+        let store = self.store.layout().root();
+        if self.store.free_bytes()? < FULL {
+            return Err(io("write the output of a step below", store)(rustix::io::Errno::NOSPC.into()));
+        }
+        let (command, log) = (shell_words(arguments), log.to_owned());
+        Err(BuildError::Command { command, status, tail: tail(&log), log })
     }
 
     /// Readies a mount of the merged `tree` with a fresh upper, and the place where it is mounted. Both go with
@@ -169,7 +185,7 @@ impl Workshop<'_> {
         let streams = Streams { input: Stdio::null(), output: output.into(), error: error.into() };
         let mut launched = launch(&plan, streams)?;
         launched.wait_started()?;
-        judge(&arguments, launched.wait_ended()?.status, log)
+        self.judge(&arguments, launched.wait_ended()?.status, log)
     }
 }
 
@@ -178,16 +194,6 @@ fn open_log(log: &Path) -> Result<File, BuildError> {
         fs::create_dir_all(parent).map_err(io("create", parent))?;
     }
     File::options().create(true).append(true).open(log).map_err(io("open", log))
-}
-
-fn judge(arguments: &[String], status: i32, log: &Path) -> Result<(), BuildError> {
-    match status {
-        0 => Ok(()),
-        status => {
-            let (command, log) = (shell_words(arguments), log.to_owned());
-            Err(BuildError::Command { command, status, tail: tail(&log), log })
-        }
-    }
 }
 
 /// Lets the root of a run write to `path`, a directory of this program.
