@@ -39,7 +39,7 @@ use work::Work;
 pub struct LockOptions {
     /// Resolve locks that are not stale too, without regard to what they hold.
     pub realign: bool,
-    /// Choose the Debian packages of bases anew.
+    /// Choose the Debian packages of bases, and ask what images and archives are, anew.
     pub refresh_base: bool,
     /// Write nothing.
     pub dry_run: bool,

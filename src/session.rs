@@ -211,6 +211,16 @@ impl Session {
 
     /// Opens a place for images: `dir:PATH`, or a repository of a registry; returns it and the tag or digest given.
     pub fn remote(&self, text: &str) -> CommandResult<(Box<dyn Remote>, Option<String>)> {
+        // By the rules for images it would be a repository of the registry that everybody knows.
+        if !text.starts_with("dir:") && !text.contains('/') {
+            return Err(CommandError::usage(format!("`{text}` names no repository"))
+                .hint("expected HOST[:PORT]/REPOSITORY, or dir:PATH of an image layout"));
+        }
+        self.image_place(text)
+    }
+
+    /// The same by the rules for images, where `debian` alone is a repository of the usual registry.
+    pub fn image_place(&self, text: &str) -> CommandResult<(Box<dyn Remote>, Option<String>)> {
         match text.strip_prefix("dir:") {
             Some("") => Err(CommandError::usage(format!("`{text}` is no place for images"))
                 .hint("expected dir:PATH of an image layout")),

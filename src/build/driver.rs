@@ -47,7 +47,7 @@ pub enum Sandbox {
     /// Namespaces of their own.
     #[default]
     Namespaces,
-    /// Nothing: plain processes at the real /opt/env and /workspace, whose results stay in this store.
+    /// Nothing: plain processes at the real /opt/env and /workspace, whose records are shared with nobody.
     None,
 }
 
@@ -162,7 +162,7 @@ fn take_places(session: &Session, prepared: &[Prepared]) -> CommandResult<RealPl
         return Err(BuildError::OwnBase { task: other.plan.recipe.task.to_string() }.into());
     }
     session.ui.warn(
-        "commands of recipes run without a sandbox: they see this machine and its network, and what they make stays in this store",
+        "commands of recipes run without a sandbox: they see this machine and its network, and nobody else will take their results for those of a sandbox",
     );
     Ok(RealPlaces::take()?)
 }

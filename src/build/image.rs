@@ -73,7 +73,7 @@ impl BaseImage {
                 let (remote, _) = session.remote(&place).map_err(|error| fail(error.message))?;
                 (remote, tag)
             }
-            None => session.remote(name).map_err(|error| fail(error.message))?,
+            None => session.image_place(name).map_err(|error| fail(error.message))?,
         };
         let reference = match digest.or(tag) {
             Some(reference) => reference,

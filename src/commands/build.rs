@@ -32,7 +32,7 @@ pub(crate) struct BuildArgs {
     #[arg(long, value_name = "GLOB", conflicts_with = "require_hit")]
     rebuild: Option<String>,
     /// What commands of recipes run in. `none` is for containers that forbid namespaces: tasks over the host's own
-    /// system, built at the real /opt/env and /workspace, and shared with nobody
+    /// system, built at the real /opt/env and /workspace; no other build takes such results for those of a sandbox
     #[arg(long, value_enum, default_value_t)]
     sandbox: Sandbox,
 }

@@ -19,7 +19,7 @@ pub(crate) struct LockArguments {
     /// Resolve the selected locks anew, aligned with each other and with all others
     #[arg(long)]
     realign: bool,
-    /// Choose the Debian packages of the bases anew
+    /// Choose the Debian packages of the bases, and ask what images and archives are, anew
     #[arg(long)]
     refresh_base: bool,
     /// Compare the locks with the recipes and the indexes; exit with 1 if anything is off

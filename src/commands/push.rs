@@ -62,6 +62,10 @@ pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> 
     let tasks = built_tasks(&BuiltTask::all(store)?, &arguments.selectors, arguments.variant.as_deref())?;
     let (remote, tag) = session.remote(&arguments.to)?;
     let tag = arguments.tag.clone().or(tag);
+    if let Some(tag) = tag.as_ref().filter(|tag| !is_tag(tag)) {
+        return Err(CommandError::usage(format!("`{tag}` cannot be a tag"))
+            .hint("expected up to 128 letters, digits, `_`, `.` and `-`, not beginning with `.` or `-`"));
+    }
     if tag.is_some() && tasks.len() > 1 {
         return Err(CommandError::usage(format!("{} tasks cannot have one tag", tasks.len()))
             .hint("leave the tag out: each task has its own"));
@@ -154,4 +158,10 @@ pub(super) fn built_tasks(
         )),
         _ => Ok(chosen),
     }
+}
+
+/// Whether a registry takes `text` as a tag (OCI distribution specification, "Pulling manifests").
+fn is_tag(text: &str) -> bool {
+    let plain = |character: char| character.is_ascii_alphanumeric() || matches!(character, '_' | '.' | '-');
+    !text.is_empty() && text.len() <= 128 && !text.starts_with(['.', '-']) && text.chars().all(plain)
 }

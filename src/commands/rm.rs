@@ -37,8 +37,10 @@ pub(crate) fn run(session: &Session, arguments: &RmArgs) -> CommandResult<u8> {
     for name in names {
         if arguments.dry_run {
             session.ui.note(format!("would forget {name}"));
+        } else if !store.remove_root(RootKind::Task, &name)? {
+            return Err(CommandError::usage(format!("{name} is built in a shared store only"))
+                .hint("who owns that store can forget it there"));
         } else {
-            store.remove_root(RootKind::Task, &name)?;
             session.ui.note(format!("forgot {name}; `infradev gc` frees what only it used"));
         }
     }

@@ -148,7 +148,9 @@ fn copy(store: &Store, lease: &Lease, exported: &Exported, out: &Path) -> Comman
 fn hint(format: Format, to: &Path) -> String {
     let to = to.display();
     match format {
-        Format::Oci => format!("`skopeo inspect oci:{to}`, `umoci unpack --image {to}:TAG`"),
+        Format::Oci => format!(
+            "`skopeo inspect oci:{to}:TAG`, `umoci unpack --image {to}:TAG`, with a tag of its index.json"
+        ),
         Format::DockerArchive => format!("`podman load -i {to}`, `skopeo copy docker-archive:{to} …`"),
         Format::Rootfs => format!("`chroot {to} /opt/env/bin/python`"),
         Format::Squashfs => {

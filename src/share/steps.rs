@@ -1,7 +1,8 @@
 //! Build steps in a registry: one tag per step key, so that writers never race and a lookup is one request.
 //!
 //! A step whose output is dear is kept with its layers; of a cheap one only the record is, so that the keys of steps
-//! above it can be computed before it is built. Either way a tag that is there is whole: it was written last.
+//! above it can be computed before it is built. Sources go along with dear build steps, whose keys follow from their
+//! content. Either way a tag that is there is whole: it was written last.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
@@ -117,9 +118,10 @@ pub fn save(
 ) -> Result<Saved, ShareError> {
     let publisher = Publisher::new(store, lease, remote, Compression::Zstd, ui)?;
     let saved = Mutex::new(Saved { steps: records.len(), ..Saved::default() });
+    let dear = dear_steps(store, &records, worth)?;
     in_parallel(WORKERS, records, |record| {
         let tag = step_tag(&record.key);
-        let is_dear = is_worth(store, &record, worth)?;
+        let is_dear = dear.contains(&record.key);
         if let Some(there) = remote.manifest(&tag)?
             && (!is_dear || Step::read(&there, &record.key).is_some_and(|step| !step.blobs.is_empty()))
         {
@@ -141,6 +143,24 @@ pub fn save(
     let mut saved = *unpoisoned(&saved);
     saved.uploaded_bytes = publisher.counts().uploaded_bytes;
     Ok(saved)
+}
+
+/// Returns the steps that are kept with their layers.
+fn dear_steps(store: &Store, records: &[ActionRecord], worth: Worth) -> Result<HashSet<StepKey>, ShareError> {
+    let mut dear = HashSet::new();
+    let mut needs_sources = false;
+    for record in records {
+        if is_worth(store, record, worth)? {
+            dear.insert(record.key);
+            needs_sources |= record.kind == "build";
+        }
+    }
+    // The key of a build step follows from what is in its source: without that nobody finds it.
+    if needs_sources {
+        let sources = records.iter().filter(|record| record.kind == "source");
+        dear.extend(sources.map(|record| record.key));
+    }
+    Ok(dear)
 }
 
 fn is_worth(store: &Store, record: &ActionRecord, worth: Worth) -> Result<bool, ShareError> {

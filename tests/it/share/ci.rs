@@ -89,7 +89,7 @@ fn the_two_jobs_of_the_guide() {
 }
 
 #[test]
-fn cheap_steps_are_built_again_and_dear_ones_above_them_found() {
+fn steps_that_are_all_cheap_are_built_again() {
     let Some((first, remote)) = built() else { return };
     let saved = json(&first.ok(&["--json", "ci", "save", TASK, "--to", &remote, "--min-gain", "1e9"]));
     assert!(saved["cheap"] == 6 && saved["saved"] == 0, "{saved}");
@@ -200,4 +200,25 @@ fn a_token_that_may_not_write_saves_nothing_and_says_so() {
     registry.twist(|asked, _| (asked.method == "POST").then(|| Reply::new(400)));
     let failed = second.run(&["ci", "save", "all", "--to", &registry.name(), "--all"]);
     assert_ne!(failed.status, 0, "{}", failed.stderr);
+}
+
+#[test]
+fn a_dear_build_step_is_found_above_a_cheap_source() {
+    if lacks(Need::Sandbox) {
+        return;
+    }
+    let slow = |place: &Place| place.edit("demo/project.toml", "\"cat native", "\"sleep 2; cat native");
+    let (first, second) = (Place::new(User::Caller), Place::new(User::Caller));
+    slow(&first);
+    slow(&second);
+    first.ok(&["build", TASK]);
+    let remote = format!("dir:{}", first.path("cache").display());
+    let saved = json(&first.ok(&["--json", "ci", "save", TASK, "--to", &remote, "--min-gain", "1"]));
+    assert!(saved["saved"] == 2 && saved["cheap"] == 4, "the build step and its source: {saved}");
+    let restored = json(&second.ok(&["--json", "ci", "restore", TASK, "--from", &remote, "--trust"]));
+    assert!(restored["restored"] == 2 && restored["cheap"] == 4 && restored["missing"] == 0, "{restored}");
+    let built = second.run(&["build", TASK]);
+    assert!(built.status == 0 && built.stderr.contains("4 steps built"), "{}", built.stderr);
+    assert!(!built.stderr.contains("build native"), "{}", built.stderr);
+    second.assert_whole();
 }
