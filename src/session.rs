@@ -110,7 +110,7 @@ impl Session {
         }
         let place = self.store()?.layout().cache("authorities.pem");
         if std::fs::read(&place).ok().as_ref() != Some(&bundle) {
-            let temporary = place.with_extension(std::process::id().to_string());
+            let temporary = place.with_extension(crate::hex::unique());
             let written =
                 std::fs::write(&temporary, &bundle).and_then(|()| std::fs::rename(&temporary, &place));
             written.map_err(|error| infradev_store::Error::io("write", &place, error))?;

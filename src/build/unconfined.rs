@@ -49,7 +49,12 @@ impl RealPlaces {
             };
             // Whoever had it before may have removed it in between.
             if !is_at(lock.file(), Path::new(LOCK)) {
-                continue;
+                match fs::symlink_metadata(LOCK) {
+                    Ok(found) if found.is_symlink() => {
+                        return Err(BuildError::Occupied { path: LOCK.into() });
+                    }
+                    _ => continue,
+                }
             }
             sweep(lock.file())?;
             if let Some(path) = [ENVIRONMENT, WORKSPACE].into_iter().find(|path| !is_empty(path)) {
@@ -112,6 +117,9 @@ impl RealPlaces {
     pub(crate) fn run(&self, command: &StepCommand<'_>, log: File) -> Result<i32, BuildError> {
         let failed = |error| BuildError::Launch(crate::env::launch::LaunchError::Start(error));
         let error = log.try_clone().map_err(failed)?;
+        // Orphans of the command become children of this process (PR_SET_CHILD_SUBREAPER).
+        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
+            .map_err(|error| failed(error.into()))?;
         rustix::io::fcntl_setfd(self.lock.file(), rustix::io::FdFlags::empty())
             .map_err(|error| failed(error.into()))?;
         let mut child = Command::new("/proc/self/exe")
@@ -129,8 +137,9 @@ impl RealPlaces {
             .map_err(failed)?;
         let group = Pid::from_child(&child);
         let status = child.wait().map_err(failed)?;
-        // What it left in the background would change files under the scan.
+        // What it left in the background would change files under the scan, and under the next command.
         let _none_may_be_left = rustix::process::kill_process_group(group, Signal::KILL);
+        end_orphans();
         Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
     }
 }
@@ -143,6 +152,25 @@ impl Drop for RealPlaces {
         }
         // For every process that inherited it, too.
         let _it_is_held = rustix::fs::flock(self.lock.file(), FlockOperation::Unlock);
+    }
+}
+
+/// Ends the children that this process has got from commands that left them; it has no others by then.
+fn end_orphans() {
+    loop {
+        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let listed = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+        let all: String = listed.collect();
+        let children: Vec<Pid> =
+            all.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect();
+        if children.is_empty() {
+            return;
+        }
+        for child in children {
+            let _it_may_have_ended = rustix::process::kill_process(child, Signal::KILL);
+            let _nothing_to_learn =
+                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
+        }
     }
 }
 

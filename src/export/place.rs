@@ -30,7 +30,7 @@ pub(crate) fn check(target: &Path, format: Format, force: bool) -> CommandResult
     let shown = target.display();
     let is_earlier = match format.mark() {
         Some(mark) => found.is_dir() && fs::symlink_metadata(target.join(mark)).is_ok(),
-        None => found.is_file(),
+        None => found.is_file() && looks_like(format, target),
     };
     match (force, is_earlier) {
         (true, true) => Ok(()),
@@ -42,6 +42,17 @@ pub(crate) fn check(target: &Path, format: Format, force: bool) -> CommandResult
         (false, _) => Err(CommandError::usage(format!("{shown} exists already"))
             .hint("choose another place, or give --force to replace an earlier export")),
     }
+}
+
+/// Whether a file begins as exports of `format` do: squashfs with `hsqs`, an archive with the header of an entry.
+fn looks_like(format: Format, file: &Path) -> bool {
+    let mut head = [0; 512];
+    let read = fs::File::open(file).and_then(|mut file| io::Read::read_exact(&mut file, &mut head));
+    read.is_ok()
+        && match format {
+            Format::Squashfs => head.starts_with(b"hsqs"),
+            _ => head[257..].starts_with(b"ustar"),
+        }
 }
 
 impl Place {

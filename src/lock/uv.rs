@@ -11,6 +11,7 @@ use infradev_recipes::{Target, Timestamp};
 use super::LockError;
 use crate::build::{BuildError, io};
 use crate::config::Config;
+use crate::hex::unique;
 use crate::session::Session;
 
 /// The release of uv that resolves. Another one may choose otherwise, so it changes only on purpose.
@@ -144,8 +145,9 @@ fn download(session: &Session, tools: &Path, program: &Path) -> Result<(), LockE
     let client = session.client()?;
     let (project, file) = Uv::own_wheel();
     let found = session.index().find(client, project, file)?;
-    let wheel = tools.join(format!(".{file}.{}", std::process::id()));
-    let unpacked = tools.join(format!(".uv.{}", std::process::id()));
+    let own = unique();
+    let wheel = tools.join(format!(".{file}.{own}"));
+    let unpacked = tools.join(format!(".uv.{own}"));
     let outcome =
         client.download(&found.url, WHEEL.1, &wheel, &|_| {}).map_err(LockError::from).and_then(|_| {
             let archive = File::open(&wheel).map_err(io("open", &wheel))?;

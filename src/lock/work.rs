@@ -19,6 +19,7 @@ use super::siblings::{self, Preference, Siblings};
 use super::target::BaseFacts;
 use super::{LockError, LockOptions, LockReport, Outcome, Sharing, owner_of, sdist, target};
 use crate::build::BuildError;
+use crate::hex::unique;
 use crate::session::Session;
 use crate::ui::counted;
 
@@ -318,7 +319,7 @@ impl<'a> Work<'a> {
         }
         let directory = path.parent().unwrap_or(Path::new("."));
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+        let temporary = directory.join(format!(".{name}.{}", unique()));
         let write = || {
             fs::create_dir_all(directory)?;
             let mut file = File::create(&temporary)?;

@@ -5,13 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use infradev_store::{Lock, Mode};
 
 use super::Digest;
 use super::manifest::{AnyManifest, Descriptor, INDEX, Index, MANIFEST, parse};
 use super::remote::{MAX_MANIFEST, RawManifest, Remote, RemoteError};
+use crate::hex::unique;
 
 /// The annotation that holds a tag.
 const TAG: &str = "org.opencontainers.image.ref.name";
@@ -78,11 +78,9 @@ impl DirRemote {
 
     /// Writes a file under a temporary name first, synced: a name is complete.
     fn write(&self, path: &Path, content: &mut dyn Read) -> Result<(), RemoteError> {
-        static COUNTER: AtomicU64 = AtomicU64::new(0);
-        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
-        let temporary = self.root.join(format!(".infradev-{}-{number}", std::process::id()));
+        let temporary = self.root.join(format!(".infradev-{}", unique()));
         let write = || {
-            let mut file = File::create(&temporary)?;
+            let mut file = File::create_new(&temporary)?;
             io::copy(content, &mut file)?;
             file.sync_all()?;
             fs::rename(&temporary, path)?;

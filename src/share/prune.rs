@@ -43,7 +43,7 @@ pub fn prune(
     });
     let needed: HashSet<String> = keys.map(|key: StepKey| step_tag(&key)).collect();
     let mut pruned = Pruned::default();
-    for tag in remote.tags()?.into_iter().filter(|tag| tag.starts_with("step-")) {
+    for tag in remote.tags()?.into_iter().filter(|tag| is_step_tag(tag)) {
         if needed.contains(&tag) {
             pruned.kept += 1;
             continue;
@@ -55,6 +55,11 @@ pub fn prune(
         pruned.removed.push(tag);
     }
     Ok(pruned)
+}
+
+/// Whether a tag can be that of a step: images of tasks may have names that begin alike.
+fn is_step_tag(tag: &str) -> bool {
+    tag.strip_prefix("step-").is_some_and(|key| key.parse::<StepKey>().is_ok())
 }
 
 fn remove(remote: &dyn Remote, digest: &Digest) -> CommandResult {

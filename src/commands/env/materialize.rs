@@ -82,7 +82,7 @@ pub(super) fn materialize(session: &Session, arguments: &MaterializeArgs) -> Com
     let at = real(at)?;
     let all = parts(&built, &exported.merged, &at);
     check_interpreter(&exported.merged, &all)?;
-    let (written, unchanged) = judge(all, *force)?;
+    let (written, unchanged) = judge(all, &at, *force)?;
     let given = if *consume {
         if !store.layers()?.iter().any(|layer| built.layers.contains(layer)) {
             return Err(CommandError::usage("a shared store gives nothing away").hint("leave --consume out"));
@@ -182,7 +182,7 @@ fn used_once(parts: &[Part]) -> HashSet<ObjectId> {
 }
 
 /// Splits the parts into those to write and those that are there already; what differs is an error without `force`.
-fn judge(parts: Vec<Part>, force: bool) -> CommandResult<(Vec<Part>, Vec<Part>)> {
+fn judge(parts: Vec<Part>, at: &Path, force: bool) -> CommandResult<(Vec<Part>, Vec<Part>)> {
     let (mut written, mut unchanged) = (vec![], vec![]);
     for part in parts {
         let is_empty = std::fs::read_dir(&part.target).is_ok_and(|mut entries| entries.next().is_none());
@@ -193,9 +193,8 @@ fn judge(parts: Vec<Part>, force: bool) -> CommandResult<(Vec<Part>, Vec<Part>)>
         match first_difference(&part.tree, &part.target) {
             None => unchanged.push(part),
             Some(_) if force => {
-                // Below the root directory the places are the environment's own by convention.
-                let is_own = part.target.starts_with("/opt") || part.target.starts_with("/workspace");
-                if !is_own {
+                // The real places are the environment's own by convention.
+                if at != Path::new("/") {
                     check(&part.target, Format::Rootfs, true)?;
                 }
                 written.push(part);

@@ -186,3 +186,23 @@ fn a_whole_tree_runs_in_its_own_root() {
     assert_eq!(said.stdout, "tool ran\n", "{}", said.stderr);
     place.assert_whole();
 }
+
+#[test]
+fn what_is_no_environment_is_not_replaced_wherever_it_lies() {
+    if lacks(Need::Root) {
+        return;
+    }
+    let Some(place) = built(User::Caller) else { return };
+    let script = format!(
+        "mkdir -p /opt/important; echo precious >/opt/important/f; \
+         infradev env materialize {TASK} --at /opt/important --force || cat /opt/important/f"
+    );
+    let said = place.finish(&mut in_own_root(&place, Powers::All, &script));
+    assert_eq!((said.status, said.stdout.as_str()), (0, "precious\n"), "{}", said.stderr);
+    fs::write(place.path("file"), "precious").expect("an own file");
+    for format in ["squashfs", "docker-archive"] {
+        let refused = place.run(&["env", "export", TASK, "--format", format, "--to", "file", "--force"]);
+        assert_ne!(refused.status, 0, "{}", refused.stdout);
+    }
+    assert_eq!(fs::read(place.path("file")).expect("a file"), b"precious");
+}

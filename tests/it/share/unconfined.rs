@@ -126,3 +126,17 @@ fn privileged_a_killed_build_leaves_its_places_to_the_next() {
     assert!(done.stderr.contains("hold the lock"), "{}", done.stderr);
     place.assert_whole();
 }
+
+#[test]
+fn privileged_nothing_that_a_command_left_running_changes_a_layer() {
+    let Some(place) = place() else { return };
+    let evil = "(setsid sh -c 'while :; do echo evil >/workspace/demo/native/out.so; done' &); sleep 0.2; cat native";
+    place.edit("demo/project.toml", "cat native/*.txt", &format!("{evil}/*.txt"));
+    let script = format!("{BUILD}; sleep 0.3; ls -A /workspace");
+    let Some(built) = contained(&place, &script) else { return };
+    assert_eq!((built.status, built.stdout.as_str()), (0, ""), "{}", built.stderr);
+    // The lock may be a link that somebody has put there: it is neither followed nor waited for.
+    let script = format!("mkdir -p /workspace; ln -s /tmp/elsewhere /workspace/.infradev-build; {BUILD}");
+    let refused = contained(&place, &script).expect("as before");
+    assert!(refused.status == 2 && refused.stderr.contains("is not empty"), "{}", refused.stderr);
+}
