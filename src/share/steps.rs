@@ -123,7 +123,7 @@ pub fn save(
         let tag = step_tag(&record.key);
         let is_dear = dear.contains(&record.key);
         if let Some(there) = remote.manifest(&tag)?
-            && (!is_dear || Step::read(&there, &record.key).is_some_and(|step| !step.blobs.is_empty()))
+            && (!is_dear || Step::read(&there, &record.key).is_some_and(|step| is_there(&step, remote)))
         {
             unpoisoned(&saved).present += 1;
             return Ok(());
@@ -143,6 +143,12 @@ pub fn save(
     let mut saved = *unpoisoned(&saved);
     saved.uploaded_bytes = publisher.counts().uploaded_bytes;
     Ok(saved)
+}
+
+/// Whether the layers of a step that was saved are still there.
+fn is_there(step: &Step, remote: &dyn Remote) -> bool {
+    let is_there = |blob: &LayerBlob| remote.has_blob(&blob.digest, blob.size).unwrap_or(false);
+    !step.blobs.is_empty() && step.blobs.iter().all(is_there)
 }
 
 /// Returns the steps that are kept with their layers.

@@ -128,6 +128,11 @@ fn what_vanished_or_was_changed_is_a_miss_or_refused() {
     assert!(report["missing"].as_u64() >= Some(1) && report["restored"].as_u64() >= Some(1), "{report}");
     second.ok(&["build", TASK]);
     second.assert_whole();
+    // The next job that saves brings it back.
+    let again = json(&first.ok(&["--json", "ci", "save", TASK, "--to", &remote, "--all"]));
+    assert!(again["saved"] == 1 && again["present"] == 5, "{again}");
+    let healed = Place::new(User::Caller);
+    healed.ok(&["ci", "restore", TASK, "--from", &remote, "--trust", "--require-hit"]);
     let mut bad = good.clone();
     let at = bad.len() - 20;
     bad[at] ^= 1;
