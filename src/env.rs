@@ -15,10 +15,17 @@ pub mod stage;
 pub mod state;
 pub mod trial;
 
+use std::sync::OnceLock;
+
 use plan::Mapping;
 
-/// Returns how runs of this process map user ids.
+/// Returns how runs of this process map user ids; looked up once.
 pub fn default_mapping() -> Mapping {
+    static MAPPING: OnceLock<Mapping> = OnceLock::new();
+    *MAPPING.get_or_init(find_mapping)
+}
+
+fn find_mapping() -> Mapping {
     let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
     // Root of a container may have no more ids than itself.
     if uid.is_root() && ["/proc/self/uid_map", "/proc/self/gid_map"].into_iter().all(has_range) {

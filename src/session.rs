@@ -86,8 +86,7 @@ impl Session {
         if store.file_system() == FileSystem::Overlay {
             let wanted = self.config.back_end.as_ref().map(|wanted| wanted.value);
             let choice = choose(store, wanted, Uppers::Memory, false)?;
-            let works = choice.refused.iter().all(|(refused, _)| *refused != choice.back_end);
-            if works && choice.back_end != BackEnd::Copy {
+            if choice.works() && choice.back_end != BackEnd::Copy {
                 return Ok((choice.back_end, Uppers::Memory));
             }
         }

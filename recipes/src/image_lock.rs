@@ -131,9 +131,9 @@ fn read_layer(fields: &mut Fields<'_>) -> Option<ImageLayer> {
 
 fn read_digest(item: &Item<'_>) -> Option<String> {
     let text = item.string()?;
-    match text.strip_prefix("sha256:") {
-        Some(digits) if crate::parse::is_hexadecimal(digits, 64) => Some(text),
-        _ => item.fail("`sha256:` and 64 hexadecimal digits", format!("`{text}`")),
+    match crate::parse::is_digest(&text) {
+        true => Some(text),
+        false => item.fail("`sha256:` and 64 hexadecimal digits", format!("`{text}`")),
     }
 }
 

@@ -11,7 +11,7 @@ pub use grading::{parse_mutant, parse_probe};
 pub use project::parse_project;
 pub(crate) use reader::{Document, Fields, Item};
 pub use task::parse_task;
-pub(crate) use value::{is_hexadecimal, is_plain_name, read_architecture};
+pub(crate) use value::{is_digest, is_plain_name, read_architecture};
 
 /// The version of the grammar that this crate reads: `schema = 1`.
 pub const SCHEMA: i64 = 1;

@@ -99,7 +99,7 @@ pub(crate) fn run(session: &Session) -> CommandResult<u8> {
         }
         if store.file_system() == FileSystem::Overlay {
             let choice = choose(store, wanted_back_end, Uppers::Memory, true)?;
-            let works = choice.back_end != BackEnd::Copy;
+            let works = choice.works() && choice.back_end != BackEnd::Copy;
             let text = match works {
                 true => format!(
                     "`env exec` by the back end {}, what is written in memory",

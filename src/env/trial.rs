@@ -45,6 +45,13 @@ pub struct Choice {
     pub refused: Vec<(BackEnd, String)>,
 }
 
+impl Choice {
+    /// Whether the back end works: one that was asked for may not.
+    pub fn works(&self) -> bool {
+        self.refused.iter().all(|(refused, _)| *refused != self.back_end)
+    }
+}
+
 /// What was found out about this machine for this user.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Known {

@@ -102,8 +102,6 @@ fn read_variant(fields: &mut Fields<'_>) -> Option<Variant> {
 }
 
 fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
-    let is_digest =
-        |digest: &str| digest.strip_prefix("sha256:").is_some_and(|digits| super::is_hexadecimal(digits, 64));
     let debian = fields.optional("debian", |item| item.table(read_debian));
     let host = fields.optional("host", |item| match item.boolean()? {
         true => Some(Base::Host),
@@ -111,7 +109,7 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let image = fields.optional("image", |item| {
         let reference = item.line()?;
-        if reference.split_once('@').is_none_or(|(_, digest)| is_digest(digest)) {
+        if reference.split_once('@').is_none_or(|(_, digest)| super::is_digest(digest)) {
             return Some(Base::Image { reference });
         }
         item.fail_with_hint(
@@ -122,7 +120,7 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let rootfs = fields.optional("rootfs", |item| {
         let place = item.line()?;
-        if place.split_once('@').is_none_or(|(_, digest)| is_digest(digest)) {
+        if place.split_once('@').is_none_or(|(_, digest)| super::is_digest(digest)) {
             return Some(Base::Image { reference: format!("{ROOTFS}{place}") });
         }
         item.fail("the place of an archive, or it and `@sha256:` and 64 digits", format!("`{place}`"))

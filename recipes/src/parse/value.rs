@@ -232,6 +232,11 @@ pub(crate) fn is_hexadecimal(text: &str, length: usize) -> bool {
     text.len() == length && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
 }
 
+/// Says whether `text` is `sha256:` and 64 digits.
+pub(crate) fn is_digest(text: &str) -> bool {
+    text.strip_prefix("sha256:").is_some_and(|digits| is_hexadecimal(digits, 64))
+}
+
 /// Says whether `text` can be one path component and part of a label.
 pub(crate) fn is_plain_name(text: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

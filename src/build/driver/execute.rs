@@ -76,12 +76,15 @@ pub(super) fn execute(
         Sandbox::Namespaces => None,
     };
     let ready = match unconfined {
-        Some(record) => Ready { key: record.key(), record, ..ready },
+        Some(record) => {
+            let ready = Ready { key: record.key(), record, ..ready };
+            if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
+                return Ok(done);
+            }
+            ready
+        }
         None => ready,
     };
-    if let Some(done) = look_up(workshop, &ready.key)?.filter(|_| !again) {
-        return Ok(done);
-    }
     if options.require_hit {
         return Err(BuildError::Miss);
     }

@@ -1,7 +1,7 @@
 //! Root file systems: one archive of the maintainer, as an image of one layer that the archive's own hash names.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use infradev_layers::Decompressed;
@@ -10,7 +10,7 @@ use infradev_store::Lease;
 use sha2::{Digest as _, Sha256};
 
 use super::super::BuildError;
-use super::Resolved;
+use super::{Hashed, Resolved};
 use crate::session::Session;
 use crate::share::Digest;
 
@@ -71,7 +71,8 @@ impl Tarball {
 
     /// Reads the archive: what it and its uncompressed form hash to. The error is for people.
     pub(super) fn resolve(&self) -> Result<Resolved, String> {
-        let mut whole = Counted { input: self.layer()?, hasher: Sha256::new(), count: 0 };
+        let mut whole =
+            Hashed { input: Box::new(self.layer()?), hasher: Sha256::new(), count: 0, progress: &|_| () };
         let unreadable = |error: io::Error| format!("{} cannot be read: {error}", self.path.display());
         let mut plain = Sha256::new();
         io::copy(&mut Decompressed::new(&mut whole).map_err(unreadable)?, &mut plain).map_err(unreadable)?;
@@ -89,20 +90,5 @@ impl Tarball {
     /// Opens the archive.
     pub(super) fn layer(&self) -> Result<File, String> {
         File::open(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
-    }
-}
-
-struct Counted {
-    input: File,
-    hasher: Sha256,
-    count: u64,
-}
-
-impl Read for Counted {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let count = self.input.read(buffer)?;
-        self.hasher.update(&buffer[..count]);
-        self.count += count as u64;
-        Ok(count)
     }
 }

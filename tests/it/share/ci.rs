@@ -151,7 +151,11 @@ fn steps_that_no_task_needs_are_pruned() {
     let dry = place.ok(&["prune", TASK, "--remote", &remote, "--dry-run"]);
     assert!(dry.contains("would remove step-") && dry.contains("kept 6 steps"), "{dry}");
     assert!(place.ok(&["prune", "all", "--remote", &remote]).starts_with("kept 7 steps"));
+    // An image whose tag begins alike is no step.
+    place.ok(&["push", TASK, "--to", &remote, "--tag", "step-one"]);
     place.ok(&["prune", TASK, "--remote", &remote]);
+    let index = fs::read_to_string(place.path("cache/index.json")).expect("an index");
+    assert!(index.contains("\"step-one\""), "{index}");
     let left = json(&place.ok(&["--json", "ci", "save", "all", "--to", &remote, "--all"]));
     assert!(left["saved"] == 1 && left["present"] == 6, "{left}");
     let other = Place::new(User::Caller);

@@ -88,3 +88,21 @@ fn what_is_not_there_is_named() {
     let nowhere = place.run(&["push", TASK, "--to", "dir:"]);
     assert_eq!(nowhere.status, 2, "{}", nowhere.stderr);
 }
+
+#[test]
+fn what_names_no_repository_or_tag_is_refused_before_anything_is_made() {
+    let Some((place, remote)) = published() else { return };
+    for to in ["localhost:5000", "registry"] {
+        let refused = place.run(&["push", TASK, "--to", to]);
+        assert!(refused.status == 2 && refused.stderr.contains("names no repository"), "{}", refused.stderr);
+    }
+    for tag in ["a b", "", "../x", "sha256:00", "-x"] {
+        let refused = place.run(&["push", TASK, "--to", &remote, &format!("--tag={tag}")]);
+        assert!(
+            refused.status == 2 && refused.stderr.contains("cannot be a tag"),
+            "{tag}: {}",
+            refused.stderr
+        );
+    }
+    assert!(!place.path("layout").exists());
+}

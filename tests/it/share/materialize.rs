@@ -200,9 +200,13 @@ fn what_is_no_environment_is_not_replaced_wherever_it_lies() {
     let said = place.finish(&mut in_own_root(&place, Powers::All, &script));
     assert_eq!((said.status, said.stdout.as_str()), (0, "precious\n"), "{}", said.stderr);
     fs::write(place.path("file"), "precious").expect("an own file");
+    write_small(&place, &format!("oci:{}/layout:one", image().display()));
+    place.ok(&["lock", SMALL]);
+    place.ok(&["build", SMALL]);
     for format in ["squashfs", "docker-archive"] {
-        let refused = place.run(&["env", "export", TASK, "--format", format, "--to", "file", "--force"]);
+        let refused = place.run(&["env", "export", SMALL, "--format", format, "--to", "file", "--force"]);
         assert_ne!(refused.status, 0, "{}", refused.stdout);
+        assert!(refused.stderr.contains("is no earlier export"), "{}", refused.stderr);
     }
     assert_eq!(fs::read(place.path("file")).expect("a file"), b"precious");
 }

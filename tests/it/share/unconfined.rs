@@ -128,11 +128,15 @@ fn privileged_a_killed_build_leaves_its_places_to_the_next() {
 }
 
 #[test]
-fn privileged_nothing_that_a_command_left_running_changes_a_layer() {
+fn privileged_what_a_command_left_running_is_ended() {
     let Some(place) = place() else { return };
-    let evil = "(setsid sh -c 'while :; do echo evil >/workspace/demo/native/out.so; done' &); sleep 0.2; cat native";
-    place.edit("demo/project.toml", "cat native/*.txt", &format!("{evil}/*.txt"));
-    let script = format!("{BUILD}; sleep 0.3; ls -A /workspace");
+    let beat = place.path("beat").display().to_string();
+    let left =
+        format!("(setsid sh -c 'while :; do date +%N >{beat}; sleep 0.02; done' &); sleep 0.2; cat native");
+    place.edit("demo/project.toml", "cat native/*.txt", &format!("{left}/*.txt"));
+    let script = format!(
+        "{BUILD}; first=$(cat {beat}); sleep 0.3; test \"$first\" = \"$(cat {beat})\"; ls -A /workspace"
+    );
     let Some(built) = contained(&place, &script) else { return };
     assert_eq!((built.status, built.stdout.as_str()), (0, ""), "{}", built.stderr);
     // The lock may be a link that somebody has put there: it is neither followed nor waited for.

@@ -13,7 +13,7 @@ pub(crate) const PROJECT: &str = "demo";
 pub(crate) const TASK: &str = "demo/one";
 pub(crate) const URL: &str = "https://git.invalid/demo";
 
-const PROJECT_TOML: &str = r#"schema = 1
+pub(super) const PROJECT_TOML: &str = r#"schema = 1
 
 [project]
 name = "demo"

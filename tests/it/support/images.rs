@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use super::catalog::host_python;
+use super::catalog::{PROJECT_TOML, host_python};
 use super::machine::work_directory;
 use super::place::Place;
 
@@ -13,37 +13,6 @@ use super::place::Place;
 pub(crate) const SMALL: &str = "small/one";
 
 const MAKE: &str = include_str!("make_image.py");
-
-const PROJECT_TOML: &str = r#"schema = 1
-
-[project]
-name = "demo"
-summary = "a project over an image"
-distribution = "demo"
-install = "path"
-
-[source]
-git = "https://git.invalid/demo"
-
-[variant.cpu]
-base = { image = "IMAGE" }
-python = { from = "base", version = "PYTHON" }
-env = { DEMO = "1" }
-
-[variant.cpu.requirements]
-files = []
-pins = ["tinypkg==1.0", "toolpkg==2.0"]
-
-[[files]]
-path = "/opt/env/share/demo/note"
-text = "a note\n"
-
-[[build]]
-name = "native"
-command = ["sh", "-c", "cat native/in.txt >native/out.so && ls native >>native/out.so"]
-inputs = ["native/*.txt"]
-outputs = ["native/out.so"]
-"#;
 
 /// The directory with `layout`, `archive.tar` and `facts.json`; made once for this program and Python.
 pub(crate) fn image() -> &'static Path {
@@ -73,7 +42,12 @@ pub(crate) fn image_digest(which: &str) -> String {
 
 /// Adds a project over `image` to the catalog, with a lock of its packages and none of its base.
 pub(crate) fn write_small(place: &Place, image: &str) {
-    let text = PROJECT_TOML.replace("IMAGE", image).replace("PYTHON", host_python());
+    let base = format!(
+        "base = {{ image = \"{image}\" }}\npython = {{ from = \"base\", version = \"{}\" }}",
+        host_python()
+    );
+    let text = PROJECT_TOML.replace("base = { host = true }\npython = { from = \"base\" }", &base);
+    assert!(text.contains(image), "the project is over the image");
     place.write("small/project.toml", text);
     let commit = &place.repository.first;
     place.write(
