@@ -43,7 +43,7 @@ pub(crate) struct Workshop<'a> {
     /// How commands of steps get their files.
     pub(crate) back_end: crate::env::back_end::BackEnd,
     /// Where commands of steps run without a sandbox; `None` if they have one.
-    pub(crate) places: Option<&'a unconfined::RealPlaces>,
+    pub(crate) places: Option<&'a unconfined::WhenNeeded>,
 }
 
 /// What a step made, before it is committed.

@@ -29,6 +29,7 @@ pub use transfers::{Transfers, clear_transfers};
 use crate::build::root::root_name;
 use crate::env::image::StackError;
 use crate::net::NetError;
+use crate::ui::Ui;
 
 /// A task that could not be published or fetched.
 #[derive(Debug, thiserror::Error)]
@@ -65,9 +66,9 @@ pub enum ShareError {
 }
 
 impl ShareError {
-    /// Whether something that should be there is not.
-    pub fn is_absence(&self) -> bool {
-        matches!(self, ShareError::Remote(RemoteError::Absent { .. }))
+    /// Whether something that should be there is not, or is damaged.
+    pub fn is_loss(&self) -> bool {
+        matches!(self, ShareError::Remote(RemoteError::Absent { .. } | RemoteError::Corrupt { .. }))
     }
 
     /// Whether the place forbids what was asked of it.
@@ -82,6 +83,18 @@ pub fn tag_of(task: &str, variant: &str) -> String {
         if character.is_ascii_alphanumeric() || ".-_".contains(character) { character } else { '-' }
     };
     root_name(task, variant).chars().map(plain).collect()
+}
+
+/// Returns the manifest of `reference` for those who need not have it: one that is damaged counts as absent, with a
+/// warning.
+fn sound_manifest(remote: &dyn Remote, reference: &str, ui: &Ui) -> Result<Option<RawManifest>, RemoteError> {
+    match remote.manifest(reference) {
+        Err(error @ RemoteError::Corrupt { .. }) => {
+            ui.warn_once(&error);
+            Ok(None)
+        }
+        read => read,
+    }
 }
 
 /// Does `work` for every item, several at once; stops at the first failure. The results are in no order.

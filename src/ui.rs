@@ -2,9 +2,10 @@
 //!
 //! Standard output is data, standard error is talk. Nothing depends on colour, and a closed pipe is quiet.
 
+use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -54,6 +55,8 @@ pub struct Ui {
     status: Mutex<Status>,
     /// Why standard output could not be written.
     unwritten: OnceLock<String>,
+    /// Warnings that are given once.
+    warned: Mutex<HashSet<String>>,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +101,8 @@ impl Ui {
             ColorChoice::Never => false,
         };
         let (json, quiet, verbose) = (options.json, options.quiet, options.verbose);
-        Self { json, quiet, verbose, color, progress, status: Mutex::default(), unwritten: OnceLock::new() }
+        let (status, unwritten, warned) = (Mutex::default(), OnceLock::new(), Mutex::default());
+        Self { json, quiet, verbose, color, progress, status, unwritten, warned }
     }
 
     /// Whether data is wanted as JSON.
@@ -157,6 +161,14 @@ impl Ui {
     /// Warns.
     pub fn warn(&self, text: impl Display) {
         self.talk(&format!("{} {text}", self.paint("warning:", "33;1")));
+    }
+
+    /// Warns of something that may come up many times.
+    pub fn warn_once(&self, text: impl Display) {
+        let text = text.to_string();
+        if self.warned.lock().unwrap_or_else(PoisonError::into_inner).insert(text.clone()) {
+            self.warn(text);
+        }
     }
 
     /// Reports a failure and what to do about it.
@@ -241,7 +253,7 @@ impl Ui {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Status> {
-        self.status.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

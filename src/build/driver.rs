@@ -20,7 +20,7 @@ use schedule::Schedule;
 use super::host::Host;
 use super::root::BuiltTask;
 use super::survey::{ensure_room, shared_label};
-use super::unconfined::RealPlaces;
+use super::unconfined::WhenNeeded;
 use super::{BuildError, Workshop, base, image, skeleton};
 use crate::env::plan::SANDBOX_POLICY_VERSION;
 use crate::error::{CommandError, CommandResult};
@@ -156,15 +156,12 @@ pub(super) fn versions() -> StepVersions {
     }
 }
 
-/// Takes the places where steps of `prepared` run without a sandbox.
-fn take_places(session: &Session, prepared: &[Prepared]) -> CommandResult<RealPlaces> {
-    if let Some(other) = prepared.iter().find(|prepared| prepared.plan.recipe.base != Base::Host) {
-        return Err(BuildError::OwnBase { task: other.plan.recipe.task.to_string() }.into());
+/// Refuses what cannot be built without a sandbox: the base of a task is this machine then.
+fn refuse_own_bases(prepared: &[Prepared]) -> Result<(), BuildError> {
+    match prepared.iter().find(|prepared| prepared.plan.recipe.base != Base::Host) {
+        Some(other) => Err(BuildError::OwnBase { task: other.plan.recipe.task.to_string() }),
+        None => Ok(()),
     }
-    session.ui.warn(
-        "commands of recipes run without a sandbox: they see this machine and its network, and nobody else will take their results for those of a sandbox",
-    );
-    Ok(RealPlaces::take()?)
 }
 
 /// Builds `prepared`, and makes each finished one a root.
@@ -185,13 +182,17 @@ pub fn build(
         }
     }
     let unconfined = options.sandbox == Sandbox::None && !options.require_hit;
-    let places = if unconfined { Some(take_places(session, &prepared)?) } else { None };
+    if unconfined {
+        refuse_own_bases(&prepared)?;
+    }
     if !options.require_hit {
         ensure_room(store, &prepared, host)?;
     }
     let lease: Lease = store.lease("build")?;
     let back_end = session.back_end()?;
-    let workshop = Workshop { session, store, lease: &lease, host, back_end, places: places.as_ref() };
+    let places = WhenNeeded::default();
+    let places = unconfined.then_some(&places);
+    let workshop = Workshop { session, store, lease: &lease, host, back_end, places };
     let schedule = Mutex::new(Schedule::new(prepared, host));
     let wake = std::sync::Condvar::new();
     std::thread::scope(|scope| {

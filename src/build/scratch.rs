@@ -9,7 +9,7 @@ use infradev_layers::{Owners, Tree};
 use infradev_recipes::PREFIX;
 use infradev_store::Ingest;
 
-use super::unconfined::RealPlaces;
+use super::unconfined::WhenNeeded;
 use super::{BUILD_MTIME, BuildError, Workshop, io};
 use crate::env::capture::capture_as;
 use crate::env::default_mapping;
@@ -65,7 +65,7 @@ impl Workshop<'_> {
     /// Runs `command` over the merged `tree`, which it may change.
     pub(crate) fn run(&self, tree: &Tree, command: StepCommand<'_>) -> Result<Scratch, BuildError> {
         if let Some(places) = self.places {
-            places.write(self, tree)?;
+            places.get(&self.session.ui)?.write(self, tree)?;
             self.run_unconfined(places, command)?;
             return Ok(Scratch::Places);
         }
@@ -83,7 +83,7 @@ impl Workshop<'_> {
         ingest: &Ingest<'_>,
     ) -> Result<Tree, BuildError> {
         match (scratch, self.places) {
-            (Scratch::Places, Some(places)) => places.changes(tree, ingest),
+            (Scratch::Places, Some(places)) => places.get(&self.session.ui)?.changes(tree, ingest),
             (Scratch::Places, None) => unreachable!("a command ran there"),
             (Scratch::Upper(upper), _) => {
                 Ok(capture_as(upper, self.back_end, Owners::Root, tree, ingest)?.tree)
@@ -112,7 +112,7 @@ impl Workshop<'_> {
     /// Runs `command` with what lies at the real places.
     pub(crate) fn run_unconfined(
         &self,
-        places: &RealPlaces,
+        places: &WhenNeeded,
         mut command: StepCommand<'_>,
     ) -> Result<(), BuildError> {
         let own = self.lease.new_directory("tmp")?.to_string_lossy().into_owned();
@@ -120,7 +120,7 @@ impl Workshop<'_> {
             command.variables.insert(name.to_owned(), own.clone());
         }
         let output = open_log(command.log)?;
-        let status = places.run(&command, output)?;
+        let status = places.get(&self.session.ui)?.run(&command, output)?;
         self.judge(&command.arguments, status, command.log)
     }
 

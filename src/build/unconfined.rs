@@ -11,6 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use infradev_layers::{
     Kind, Owners, ScanOptions, Supply, Tree, TreeBuilder, TreePath, delta, merge, scan, write_files,
@@ -18,18 +19,36 @@ use infradev_layers::{
 use infradev_recipes::StepRecord;
 use infradev_store::{ActionRecord, Ingest, Lock};
 use rustix::fs::FlockOperation;
-use rustix::process::{Pid, Signal};
 use serde::Deserialize;
 
 use super::scratch::StepCommand;
 use super::{BuildError, Workshop, io};
 use crate::env::launch::BARE;
 use crate::materialize::{below, real_places};
+use crate::ui::Ui;
 
 const ENVIRONMENT: &str = "/opt/env";
 const WORKSPACE: &str = "/workspace";
 /// The lock, and the notes of what was written.
 const LOCK: &str = "/workspace/.infradev-build";
+
+/// The real places of environments, for a build of one step at a time that may not need them.
+#[derive(Debug, Default)]
+pub(crate) struct WhenNeeded(OnceLock<RealPlaces>);
+
+impl WhenNeeded {
+    /// Takes the places, the first time.
+    pub(crate) fn get(&self, ui: &Ui) -> Result<&RealPlaces, BuildError> {
+        if let Some(places) = self.0.get() {
+            return Ok(places);
+        }
+        let places = RealPlaces::take()?;
+        ui.warn(
+            "commands of recipes run without a sandbox: they see this machine and its network, and nobody else will take their results for those of a sandbox",
+        );
+        Ok(self.0.get_or_init(|| places))
+    }
+}
 
 /// The real places of environments, taken for the commands of one build.
 #[derive(Debug)]
@@ -39,12 +58,14 @@ pub(crate) struct RealPlaces {
 
 impl RealPlaces {
     /// Takes them; removes what a build that was killed has left there.
-    pub(crate) fn take() -> Result<Self, BuildError> {
+    fn take() -> Result<Self, BuildError> {
         for parent in ["/opt", WORKSPACE] {
             fs::create_dir_all(parent).map_err(io("create", Path::new(parent)))?;
         }
         loop {
-            let Some(lock) = Lock::attempt(Path::new(LOCK))? else {
+            let lock =
+                Lock::attempt(Path::new(LOCK)).map_err(|error| io("lock", Path::new(LOCK))(error.into_io()));
+            let Some(lock) = lock? else {
                 return Err(BuildError::Lent { lock: LOCK.into() });
             };
             // Whoever had it before may have removed it in between.
@@ -67,11 +88,11 @@ impl RealPlaces {
 
     /// Removes everything at the places but the lock.
     fn clear(&self) -> Result<(), BuildError> {
-        infradev_store::remove_tree(Path::new(ENVIRONMENT))?;
+        remove(Path::new(ENVIRONMENT))?;
         let workspace = Path::new(WORKSPACE);
         for entry in fs::read_dir(workspace).map_err(io("list", workspace))?.flatten() {
             if entry.path() != Path::new(LOCK) {
-                infradev_store::remove_tree(&entry.path())?;
+                remove(&entry.path())?;
             }
         }
         self.lock.file().set_len(0).map_err(io("write", Path::new(LOCK)))
@@ -117,9 +138,6 @@ impl RealPlaces {
     pub(crate) fn run(&self, command: &StepCommand<'_>, log: File) -> Result<i32, BuildError> {
         let failed = |error| BuildError::Launch(crate::env::launch::LaunchError::Start(error));
         let error = log.try_clone().map_err(failed)?;
-        // Orphans of the command become children of this process (PR_SET_CHILD_SUBREAPER).
-        rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-            .map_err(|error| failed(error.into()))?;
         rustix::io::fcntl_setfd(self.lock.file(), rustix::io::FdFlags::empty())
             .map_err(|error| failed(error.into()))?;
         let mut child = Command::new("/proc/self/exe")
@@ -135,11 +153,7 @@ impl RealPlaces {
             .stderr(error)
             .spawn()
             .map_err(failed)?;
-        let group = Pid::from_child(&child);
         let status = child.wait().map_err(failed)?;
-        // What it left in the background would change files under the scan, and under the next command.
-        let _none_may_be_left = rustix::process::kill_process_group(group, Signal::KILL);
-        end_orphans();
         Ok(status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0)))
     }
 }
@@ -152,25 +166,6 @@ impl Drop for RealPlaces {
         }
         // For every process that inherited it, too.
         let _it_is_held = rustix::fs::flock(self.lock.file(), FlockOperation::Unlock);
-    }
-}
-
-/// Ends the children that this process has got from commands that left them; it has no others by then.
-fn end_orphans() {
-    loop {
-        let tasks = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
-        let listed = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-        let all: String = listed.collect();
-        let children: Vec<Pid> =
-            all.split_whitespace().filter_map(|id| Pid::from_raw(id.parse().ok()?)).collect();
-        if children.is_empty() {
-            return;
-        }
-        for child in children {
-            let _it_may_have_ended = rustix::process::kill_process(child, Signal::KILL);
-            let _nothing_to_learn =
-                rustix::process::waitpid(Some(child), rustix::process::WaitOptions::empty());
-        }
     }
 }
 
@@ -197,10 +192,14 @@ fn sweep(mut lock: &File) -> Result<(), BuildError> {
         let found = identity(Path::new(path)).ok().map(|(device, inode)| format!("{device}\t{inode}"));
         // One that was begun and not finished is noted by its name alone.
         if is_real_place(path) && (noted.is_none() || noted == found.as_deref()) {
-            infradev_store::remove_tree(Path::new(path))?;
+            remove(Path::new(path))?;
         }
     }
     lock.set_len(0).map_err(io("write", Path::new(LOCK)))
+}
+
+fn remove(path: &Path) -> Result<(), BuildError> {
+    infradev_store::remove_tree(path).map_err(|error| io("remove", path)(error.into_io()))
 }
 
 fn is_real_place(path: &str) -> bool {

@@ -7,7 +7,7 @@ use crate::build::prepare;
 use crate::error::CommandResult;
 use crate::session::Session;
 use crate::share::prune::prune;
-use crate::ui::counted;
+use crate::ui::{bytes, counted};
 
 /// Arguments of `prune`.
 #[derive(Debug, Args)]
@@ -29,11 +29,15 @@ pub(crate) fn run(session: &Session, arguments: &PruneArgs) -> CommandResult<u8>
     let host = Host::inspect();
     let tasks = session.tasks(&arguments.selectors)?;
     let prepared = prepare(session, session.recipes(&tasks, None)?, &host)?;
-    let pruned = prune(store, &prepared, &host, &*remote, arguments.dry_run)?;
+    let pruned = prune(store, &prepared, &host, &*remote, arguments.dry_run, &session.ui)?;
     let word = if arguments.dry_run { "would remove" } else { "removed" };
     session.ui.data(&pruned, || {
         let lines: String = pruned.removed.iter().map(|tag| format!("{word} {tag}\n")).collect();
-        format!("{lines}kept {}\n", counted(pruned.kept, "step"))
+        let freed = match pruned.freed_bytes {
+            0 => String::new(),
+            freed => format!(", {} freed", bytes(freed)),
+        };
+        format!("{lines}kept {}{freed}\n", counted(pruned.kept, "step"))
     });
     Ok(0)
 }

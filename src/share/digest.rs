@@ -1,6 +1,7 @@
 //! Digests of blobs and manifests: sha256, strictly (OCI image specification, `descriptor.md`).
 
 use std::fmt;
+use std::io::{self, Read};
 use std::str::FromStr;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -24,6 +25,20 @@ impl Digest {
     /// Returns the digest of `content`.
     pub fn of(content: &[u8]) -> Self {
         Self(sha2::Sha256::digest(content).into())
+    }
+
+    /// Returns the digest of all of `content`.
+    pub fn of_reader(mut content: impl Read) -> io::Result<Self> {
+        let mut hasher = sha2::Sha256::new();
+        let mut buffer = vec![0; 1 << 18];
+        loop {
+            match content.read(&mut buffer) {
+                Ok(0) => return Ok(Self(hasher.finalize().into())),
+                Ok(read) => hasher.update(&buffer[..read]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Returns the 64 digits.

@@ -1,33 +1,55 @@
 //! An image layout in a directory (OCI image specification, `image-layout.md`): for disks that are carried, and for
 //! air-gapped nodes.
+//!
+//! Disks flip bits and copies break off, so a writer believes no file by its name and size: what is damaged is
+//! written anew.
+
+mod sweep;
+mod writer;
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use infradev_store::{Lock, Mode};
 
-use super::Digest;
 use super::manifest::{AnyManifest, Descriptor, INDEX, Index, MANIFEST, parse};
 use super::remote::{MAX_MANIFEST, RawManifest, Remote, RemoteError};
-use crate::hex::unique;
+use super::{Digest, unpoisoned};
+use writer::{Writer, cannot_lock, unfinished};
 
 /// The annotation that holds a tag.
 const TAG: &str = "org.opencontainers.image.ref.name";
+/// The annotation of a listed manifest that says which one it belongs to.
+const SUBJECT: &str = "dev.infradev.subject";
 /// The largest list of manifests that is read.
 const MAX_INDEX: u64 = 64 << 20;
+/// Where the list is put that cannot be read, when there is something to write into it.
+const DAMAGED: &str = "index.json.damaged";
 
 /// An image layout.
 #[derive(Debug)]
 pub struct DirRemote {
     root: PathBuf,
+    /// Since the first look of a writer.
+    writer: Mutex<Option<Writer>>,
 }
 
 impl DirRemote {
     /// Takes the layout at `root`, which is made by the first push.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into() }
+        Self { root: root.into(), writer: Mutex::default() }
+    }
+
+    /// Becomes one of the writers of the layout, which is there.
+    fn join(&self) -> Result<(), RemoteError> {
+        let mut writer = unpoisoned(&self.writer);
+        if writer.is_none() {
+            *writer = Some(Writer::join(&self.root)?);
+        }
+        Ok(())
     }
 
     fn blob_path(&self, digest: &Digest) -> PathBuf {
@@ -46,29 +68,34 @@ impl DirRemote {
         match parse(&raw) {
             Ok(AnyManifest::Many(index)) => Ok(index),
             Ok(AnyManifest::One(_)) => unreachable!("read as a list"),
-            Err(error) => Err(self.corrupt("index.json", &error)),
+            Err(error) => Err(self.corrupt("index.json", &format!("{error}; a push keeps it as {DAMAGED}"))),
         }
     }
 
-    /// Changes the list of manifests, one process at a time.
+    /// Changes the list of manifests, one process at a time. A list that cannot be read is put aside.
     fn change_index(&self, change: impl FnOnce(&mut Vec<Descriptor>)) -> Result<(), RemoteError> {
         self.make()?;
         let locked = Lock::wait(&self.root.join("index.lock"), Mode::Exclusive);
-        let _one_at_a_time = locked.map_err(|error| RemoteError::Io {
-            action: "lock",
-            path: self.root.clone(),
-            source: io::Error::other(error),
-        })?;
-        let mut index = self.index()?;
+        let _one_at_a_time = locked.map_err(cannot_lock(&self.root))?;
+        let path = self.root.join("index.json");
+        let mut index = match self.index() {
+            Err(RemoteError::Corrupt { .. }) => {
+                let aside = self.root.join(DAMAGED);
+                fs::rename(&path, &aside).map_err(failed("write", &aside))?;
+                Index::new(vec![])
+            }
+            read => read?,
+        };
         change(&mut index.manifests);
         let text = serde_json::to_vec(&index).expect("plain data");
-        self.write(&self.root.join("index.json"), &mut text.as_slice())
+        self.write(&path, &mut text.as_slice())
     }
 
-    /// Makes the directories and the mark of a layout.
+    /// Makes the directories and the mark of a layout, and becomes one of its writers.
     fn make(&self) -> Result<(), RemoteError> {
         let blobs = self.root.join("blobs/sha256");
         fs::create_dir_all(&blobs).map_err(failed("create", &blobs))?;
+        self.join()?;
         let mark = self.root.join("oci-layout");
         match mark.exists() {
             true => Ok(()),
@@ -78,7 +105,7 @@ impl DirRemote {
 
     /// Writes a file under a temporary name first, synced: a name is complete.
     fn write(&self, path: &Path, content: &mut dyn Read) -> Result<(), RemoteError> {
-        let temporary = self.root.join(format!(".infradev-{}", unique()));
+        let temporary = unfinished(&self.root);
         let write = || {
             let mut file = File::create_new(&temporary)?;
             io::copy(content, &mut file)?;
@@ -108,8 +135,14 @@ impl Remote for DirRemote {
     }
 
     fn has_blob(&self, digest: &Digest, size: u64) -> Result<bool, RemoteError> {
-        let found = fs::metadata(self.blob_path(digest));
-        Ok(found.is_ok_and(|found| found.is_file() && found.len() == size))
+        // Of a place that cannot be written, nothing is removed either.
+        let _told_by_the_first_write = self.join();
+        let path = self.blob_path(digest);
+        if !fs::metadata(&path).is_ok_and(|found| found.is_file() && found.len() == size) {
+            return Ok(false);
+        }
+        let file = File::open(&path).map_err(failed("open", &path))?;
+        Ok(Digest::of_reader(file).map_err(failed("read", &path))? == *digest)
     }
 
     fn mount_blob(&self, _digest: &Digest, _from: &str) -> Result<bool, RemoteError> {
@@ -206,8 +239,17 @@ impl Remote for DirRemote {
     fn referrers(&self, digest: &Digest, artifact_type: &str) -> Result<Vec<Digest>, RemoteError> {
         let mut found = vec![];
         for listed in self.index()?.manifests {
-            if listed.artifact_type.as_deref() == Some(artifact_type)
-                && let Some(raw) = self.manifest(&listed.digest.to_string())?
+            if listed.artifact_type.as_deref() != Some(artifact_type) {
+                continue;
+            }
+            let read = self.manifest(&listed.digest.to_string());
+            let read = match listed.annotations.get(SUBJECT) {
+                Some(subject) if *subject != digest.to_string() => continue,
+                Some(_) => read?,
+                // Another program's: whose it is stands in it alone.
+                None => sound(read)?,
+            };
+            if let Some(raw) = read
                 && let Ok(AnyManifest::One(manifest)) = parse(&raw)
                 && manifest.subject.is_some_and(|subject| subject.digest == *digest)
             {
@@ -219,15 +261,21 @@ impl Remote for DirRemote {
 
     fn add_referrer(
         &self,
-        _subject: &Digest,
+        subject: &Digest,
         manifest: &RawManifest,
         artifact_type: &str,
     ) -> Result<(), RemoteError> {
         let mut descriptor =
             Descriptor::new(&manifest.media_type, manifest.digest, manifest.bytes.len() as u64);
         descriptor.artifact_type = Some(artifact_type.to_owned());
+        descriptor.annotations.insert(SUBJECT.to_owned(), subject.to_string());
         self.change_index(|manifests| {
-            manifests.retain(|other| other.digest != descriptor.digest);
+            // The latest one counts, and the one before may be damaged.
+            manifests.retain(|other| {
+                let is_of_it = other.artifact_type == descriptor.artifact_type
+                    && other.annotations.get(SUBJECT) == descriptor.annotations.get(SUBJECT);
+                other.digest != descriptor.digest && !is_of_it
+            });
             manifests.push(descriptor);
         })
     }
@@ -244,6 +292,21 @@ impl Remote for DirRemote {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed("remove", &path)(error)),
             _ => Ok(true),
         }
+    }
+
+    fn sweep(&self) -> Result<Option<u64>, RemoteError> {
+        self.join()?;
+        let writer = unpoisoned(&self.writer);
+        let Some(writer) = &*writer else { return Ok(None) };
+        writer.if_alone(&self.root, || sweep::sweep(self, &self.index()?.manifests))
+    }
+}
+
+/// Takes what is damaged for absent.
+fn sound<T>(read: Result<Option<T>, RemoteError>) -> Result<Option<T>, RemoteError> {
+    match read {
+        Err(RemoteError::Corrupt { .. }) => Ok(None),
+        read => read,
     }
 }
 

@@ -6,12 +6,12 @@ use infradev_store::{StepKey, Store};
 use serde::Serialize;
 
 use super::steps::step_tag;
-use super::{Digest, Remote};
+use super::{Digest, Remote, sound_manifest};
 use crate::build::Prepared;
 use crate::build::host::Host;
 use crate::build::survey::{SurveyState, survey_all};
 use crate::error::{CommandError, CommandResult, Kind};
-use crate::ui::counted;
+use crate::ui::{Ui, counted};
 
 /// What a pruning removed, or would.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -20,6 +20,8 @@ pub struct Pruned {
     pub kept: usize,
     /// Tags of steps that were removed.
     pub removed: Vec<String>,
+    /// Bytes of blobs that were removed; of those of a registry it decides itself.
+    pub freed_bytes: u64,
 }
 
 /// Removes the steps of `remote` that none of `prepared` has. All steps of these must be in the store, since what
@@ -30,10 +32,11 @@ pub fn prune(
     host: &Host,
     remote: &dyn Remote,
     dry_run: bool,
+    ui: &Ui,
 ) -> CommandResult<Pruned> {
     let survey = survey_all(Some(store), prepared, host)?;
     if survey.to_run > 0 {
-        let text = format!("{} of these tasks not in the store", is_or_are(survey.to_run));
+        let text = format!("this store lacks {} of these tasks", counted(survey.to_run, "step"));
         return Err(CommandError::new(Kind::Miss, text)
             .hint("what is saved for them would be removed: build or restore them first"));
     }
@@ -49,10 +52,13 @@ pub fn prune(
             continue;
         }
         if !dry_run {
-            let Some(manifest) = remote.manifest(&tag)? else { continue };
+            let Some(manifest) = sound_manifest(remote, &tag, ui)? else { continue };
             remove(remote, &manifest.digest)?;
         }
         pruned.removed.push(tag);
+    }
+    if !dry_run {
+        pruned.freed_bytes = remote.sweep()?.unwrap_or(0);
     }
     Ok(pruned)
 }
@@ -68,8 +74,4 @@ fn remove(remote: &dyn Remote, digest: &Digest) -> CommandResult {
         false => Err(CommandError::new(Kind::Infrastructure, format!("{} removes nothing", remote.name()))
             .hint("its owner must allow deletion, or remove old tags by its own rules")),
     }
-}
-
-fn is_or_are(count: usize) -> String {
-    format!("{} {}", counted(count, "step"), if count == 1 { "is" } else { "are" })
 }

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::group::{Part, loose_parts, parts};
 use super::image::{LayerBlob, RECORDS, compose};
 use super::manifest::{Descriptor, EMPTY, MANIFEST, Manifest};
-use super::{Digest, Remote, ShareError, Transfers};
+use super::{Digest, Remote, RemoteError, ShareError, Transfers, sound_manifest};
 use crate::build::root::BuiltTask;
 use crate::build::unconfined::is_unconfined;
 use crate::env::image::read_layers;
@@ -76,12 +76,12 @@ pub fn push(
     publisher.small_blob("the configuration", &configuration)?;
     let image = manifest.to_raw();
     let records = records_manifest(store, built, &image, &loose_blobs, &publisher)?;
-    let before = remote.manifest(tag)?;
+    let before = sound_manifest(remote, tag, ui)?;
     let unchanged = before.is_some_and(|before| before.digest == image.digest);
     if !unchanged {
         remote.put_manifest(&image.digest.to_string(), MANIFEST, &image.bytes)?;
     }
-    if !remote.referrers(&image.digest, RECORDS)?.contains(&records.digest) {
+    if !referrers(remote, &image.digest, ui)?.contains(&records.digest) {
         remote.put_manifest(&records.digest.to_string(), MANIFEST, &records.bytes)?;
         remote.add_referrer(&image.digest, &records, RECORDS)?;
     }
@@ -100,6 +100,17 @@ pub fn push(
         present_bytes,
         unchanged,
     })
+}
+
+/// Returns the records that were published beside an image, if it can be read which.
+fn referrers(remote: &dyn Remote, image: &Digest, ui: &Ui) -> Result<Vec<Digest>, ShareError> {
+    match remote.referrers(image, RECORDS) {
+        Err(error @ RemoteError::Corrupt { .. }) => {
+            ui.warn_once(&error);
+            Ok(vec![])
+        }
+        read => Ok(read?),
+    }
 }
 
 /// Makes the manifest of what belongs to an image and is no part of it: the records of its steps, and the layers
@@ -254,6 +265,7 @@ impl<'a> Publisher<'a> {
         };
         let made = blob(&facts);
         let place = self.remote.name();
+        self.ui.moving("look for", || part.label.clone());
         if self.remote.has_blob(&made.digest, made.size)? {
             self.count(|counts| counts.present_bytes += made.size);
         } else if self.mount(&made.digest, &facts.places)? {

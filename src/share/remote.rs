@@ -66,7 +66,10 @@ impl RemoteError {
                 matches!(*status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
             }
             RemoteError::Net(NetError::Denied { .. }) => true,
-            RemoteError::Io { source, .. } => source.kind() == std::io::ErrorKind::PermissionDenied,
+            RemoteError::Io { source, .. } => {
+                use std::io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+                matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem)
+            }
             _ => false,
         }
     }
@@ -77,7 +80,7 @@ pub trait Remote: Sync {
     /// Names it for people, without its scheme and any password.
     fn name(&self) -> String;
 
-    /// Whether it has the blob, of this size.
+    /// Whether it has the blob, of this size; asked by writers, who then need not upload it.
     fn has_blob(&self, digest: &Digest, size: u64) -> Result<bool, RemoteError>;
 
     /// Makes the blob of another repository of the same registry one of this, if it may; says whether it did.
@@ -114,7 +117,8 @@ pub trait Remote: Sync {
     /// Lists the manifests whose subject is `digest`, and which are of this type of artifact.
     fn referrers(&self, digest: &Digest, artifact_type: &str) -> Result<Vec<Digest>, RemoteError>;
 
-    /// Makes the manifest `digest` findable by its `subject`, where the place does not do so by itself.
+    /// Makes a manifest findable by its `subject`, where the place does not do so by itself; an earlier one of the same
+    /// type may no longer be.
     fn add_referrer(
         &self,
         subject: &Digest,
@@ -127,4 +131,10 @@ pub trait Remote: Sync {
 
     /// Removes a manifest by its digest, and with it its tags; `false` if the place does not do that.
     fn remove_manifest(&self, digest: &Digest) -> Result<bool, RemoteError>;
+
+    /// Removes the blobs that no manifest names any more, and returns their bytes; `None` where that is not for
+    /// this program to do, or somebody is writing.
+    fn sweep(&self) -> Result<Option<u64>, RemoteError> {
+        Ok(None)
+    }
 }

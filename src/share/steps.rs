@@ -18,7 +18,7 @@ use super::image::{LayerBlob, manifest_of};
 use super::manifest::{Descriptor, EMPTY, MANIFEST, Manifest};
 use super::pull::Puller;
 use super::push::Publisher;
-use super::{Remote, ShareError, in_parallel, unpoisoned};
+use super::{Remote, ShareError, in_parallel, sound_manifest, unpoisoned};
 use crate::build::Prepared;
 use crate::build::host::Host;
 use crate::build::survey::{SurveyState, survey_with};
@@ -122,7 +122,7 @@ pub fn save(
     in_parallel(WORKERS, records, |record| {
         let tag = step_tag(&record.key);
         let is_dear = dear.contains(&record.key);
-        if let Some(there) = remote.manifest(&tag)?
+        if let Some(there) = sound_manifest(remote, &tag, ui)?
             && (!is_dear || Step::read(&there, &record.key).is_some_and(|step| is_there(&step, remote)))
         {
             unpoisoned(&saved).present += 1;
@@ -277,7 +277,7 @@ pub fn restore(
         fetched.extend(sources.iter().map(|step| step.record.key));
         fetch(&puller, store, &sources, &mut restored, ui)?;
         let answers = in_parallel(WORKERS, new, |key| {
-            let raw = remote.manifest(&step_tag(&key))?;
+            let raw = sound_manifest(remote, &step_tag(&key), ui)?;
             Ok((key, raw.and_then(|raw| Step::read(&raw, &key))))
         })?;
         unpoisoned(&asked).extend(answers);
@@ -288,7 +288,7 @@ pub fn restore(
     Ok(restored)
 }
 
-/// Fetches steps; one of which something has vanished is a miss.
+/// Fetches steps; one of which something has vanished or is damaged is a miss.
 fn fetch(
     puller: &Puller<'_>,
     store: &Store,
@@ -297,13 +297,13 @@ fn fetch(
     ui: &Ui,
 ) -> Result<(), CommandError> {
     match fetch_whole(puller, store, steps, restored) {
-        Err(error) if error.is_absence() && steps.len() > 1 => {
+        Err(error) if error.is_loss() && steps.len() > 1 => {
             for step in steps {
                 fetch(puller, store, std::slice::from_ref(step), restored, ui)?;
             }
             Ok(())
         }
-        Err(error) if error.is_absence() => {
+        Err(error) if error.is_loss() => {
             let label = steps.first().map_or("", |step| step.record.label.as_str());
             ui.warn(format!("{label} is left to build: {error}"));
             Ok(())

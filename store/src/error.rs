@@ -130,6 +130,16 @@ impl Error {
             _ => Error::Io { action, path, source },
         }
     }
+
+    /// Returns what the system said, for those who use this crate's locks and removals outside of a store.
+    pub fn into_io(self) -> io::Error {
+        match self {
+            Error::Io { source, .. } => source,
+            Error::NoSpace { .. } => io::ErrorKind::StorageFull.into(),
+            Error::ReadOnly { .. } => io::ErrorKind::ReadOnlyFilesystem.into(),
+            other => io::Error::other(other),
+        }
+    }
 }
 
 /// Adds the verb and the path to a failed system call.

@@ -108,7 +108,8 @@ impl Schedule {
             None => {}
         }
         self.remaining -= 1;
-        for user in state.users.remove(&index).unwrap_or_default() {
+        // Of those that can go on, the first in the document is in front.
+        for user in state.users.remove(&index).unwrap_or_default().into_iter().rev() {
             let waiting = state.waiting.get_mut(&user).expect("every step has a count");
             *waiting -= 1;
             if *waiting == 0 {

@@ -45,7 +45,7 @@ impl Attendant {
 }
 
 /// Collects every child that has ended; returns the status of `child` if it is among them.
-fn reap(child: Pid) -> Option<i32> {
+pub(super) fn reap(child: Pid) -> Option<i32> {
     let mut found = None;
     while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
         if pid == child {

@@ -106,3 +106,59 @@ fn what_names_no_repository_or_tag_is_refused_before_anything_is_made() {
     }
     assert!(!place.path("layout").exists());
 }
+
+/// What a disk does to files whose names and sizes stay: the next push mends it, and says what it found.
+#[test]
+fn what_is_damaged_is_published_anew() {
+    let Some((place, remote)) = published() else { return };
+    place.ok(&["push", TASK, "--to", &remote]);
+    for blob in blobs(&place) {
+        let mut bad = fs::read(&blob).expect("a blob");
+        let at = bad.len() / 2;
+        bad[at] ^= 1;
+        fs::write(&blob, bad).expect("an own file");
+    }
+    let refused = Place::new(User::Caller).run(&["pull", TASK, "--from", &remote]);
+    assert!(refused.status == 1 && refused.stderr.contains("publish it anew"), "{}", refused.stderr);
+    let pushed = place.run(&["push", TASK, "--to", &remote]);
+    assert!(pushed.status == 0 && pushed.stderr.contains("hash to something else"), "{}", pushed.stderr);
+    for text in ["", "{}", "["] {
+        fs::write(place.path("layout/index.json"), text).expect("an own file");
+        let pushed = place.run(&["push", TASK, "--to", &remote]);
+        assert!(pushed.status == 0 && pushed.stderr.contains("index.json.damaged"), "{}", pushed.stderr);
+        let kept = fs::read_to_string(place.path("layout/index.json.damaged")).expect("the damaged list");
+        assert_eq!(kept, text);
+        let again = place.run(&["push", TASK, "--to", &remote]);
+        assert!(again.stderr.contains("nothing to do"), "{}", again.stderr);
+        assert!(!again.stderr.contains("damaged"), "{}", again.stderr);
+    }
+    let other = Place::new(User::Caller);
+    other.ok(&["pull", TASK, "--from", &remote, "--trust"]);
+    other.ok(&["--offline", "build", TASK, "--require-hit"]);
+    other.assert_whole();
+}
+
+#[test]
+fn what_killed_pushes_left_goes_when_nobody_is_writing() {
+    let Some((place, remote)) = published() else { return };
+    place.ok(&["push", "demo/two", "--to", &remote]);
+    let left = place.path("layout/.infradev-0123456789abcdef");
+    fs::write(&left, "half a blob").expect("an own file");
+    // As one who writes does.
+    let mut writer = place.tool("flock");
+    writer.args(["--shared", "layout/writers.lock", "sh", "-c", "echo locked; read line"]);
+    let mut writer = writer
+        .current_dir(place.path(""))
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("util-linux is there");
+    let mut line = [0; 7];
+    std::io::Read::read_exact(writer.stdout.as_mut().expect("piped"), &mut line).expect("it is locked");
+    place.ok(&["push", TASK, "--to", &remote]);
+    assert!(left.exists(), "it may be that writer's");
+    drop(writer.stdin.take());
+    writer.wait().expect("it ends");
+    place.ok(&["push", TASK, "--to", &remote]);
+    assert!(!left.exists());
+}

@@ -54,8 +54,10 @@ fn privileged_a_container_builds_and_uses_what_it_built() {
     // Nothing is left at the real places.
     assert!(!built.stdout.contains("demo\n"), "{}", built.stdout);
     assert!(built.stdout.contains("tool ran\nnative input\n"), "{}", built.stdout);
-    let again = contained(&place, BUILD).expect("as before");
+    // What needs to run nothing needs no places.
+    let again = contained(&place, &format!("mkdir -p /workspace/mine; {BUILD}")).expect("as before");
     assert!(again.stderr.contains("nothing to do: 6 steps found"), "{}", again.stderr);
+    assert!(!again.stderr.contains("without a sandbox"), "{}", again.stderr);
     place.assert_whole();
     // With a sandbox, what ran a command runs again, and gives the same.
     let before = layers(&place);
@@ -112,19 +114,23 @@ fn privileged_a_killed_build_leaves_its_places_to_the_next() {
     let mark = place.path("mark").display().to_string();
     place.edit("demo/project.toml", "{MARK}", &mark);
     place.edit("demo/project.toml", "outputs =", "env-ignored = [\"PAUSE\"]\noutputs =");
-    // The orphan that sleeps holds the places until it ends.
+    // While it runs nobody else gets the places; what its command has started ends with it.
     let script = format!(
-        "PAUSE=3 {} build {TASK} --sandbox none & while ! test -e {mark}; do sleep 0.05; done; kill -9 $!; wait $! || true; \
-         ls /workspace; {BUILD} && echo too early || echo lent; sleep 4; \
-         mkdir /workspace/mine; {BUILD} && echo not mine || ls /workspace; rmdir /workspace/mine; \
-         {BUILD}; ls -A /workspace",
+        "PAUSE=600 {} build {TASK} --sandbox none & while ! test -e {mark}; do sleep 0.05; done; \
+         {BUILD} --rebuild 'wheel *' && echo too early || echo lent; kill -$SIGNAL $!; wait $! || true; ls /workspace; \
+         mkdir /workspace/mine; while {BUILD} 2>said && echo not mine || grep -q 'hold the lock' said; do sleep 0.05; done; \
+         cat said >&2; ls /workspace; rmdir /workspace/mine; {BUILD}; ls -A /workspace",
         place.program().display()
     );
-    let Some(done) = contained(&place, &script) else { return };
-    assert_eq!(done.status, 0, "{}{}", done.stdout, done.stderr);
-    assert_eq!(done.stdout, "demo\nlent\nmine\n", "{}", done.stderr);
-    assert!(done.stderr.contains("hold the lock"), "{}", done.stderr);
-    place.assert_whole();
+    for signal in ["TERM", "KILL"] {
+        let Some(done) = contained(&place, &script.replace("$SIGNAL", signal)) else { return };
+        assert_eq!(done.status, 0, "{}{}", done.stdout, done.stderr);
+        assert_eq!(done.stdout, "lent\ndemo\nmine\n", "{}", done.stderr);
+        assert!(done.stderr.contains("hold the lock"), "{}", done.stderr);
+        place.assert_whole();
+        place.edit("demo/project.toml", "cat native", "true; cat native");
+        std::fs::remove_file(place.path("mark")).expect("an own file");
+    }
 }
 
 #[test]
@@ -140,7 +146,9 @@ fn privileged_what_a_command_left_running_is_ended() {
     let Some(built) = contained(&place, &script) else { return };
     assert_eq!((built.status, built.stdout.as_str()), (0, ""), "{}", built.stderr);
     // The lock may be a link that somebody has put there: it is neither followed nor waited for.
-    let script = format!("mkdir -p /workspace; ln -s /tmp/elsewhere /workspace/.infradev-build; {BUILD}");
+    let script = format!(
+        "mkdir -p /workspace; ln -s /tmp/elsewhere /workspace/.infradev-build; {BUILD} --rebuild 'wheel *'"
+    );
     let refused = contained(&place, &script).expect("as before");
     assert!(refused.status == 2 && refused.stderr.contains("is not empty"), "{}", refused.stderr);
 }
