@@ -38,7 +38,7 @@ struct Global {
     /// A shared store that is only read, in place; may be repeated
     #[arg(long, global = true, value_name = "DIR")]
     store_ro: Vec<PathBuf>,
-    /// A directory of recipes; later ones lie over earlier ones
+    /// A directory of recipes, instead of the configured ones; may be repeated, later ones lie over earlier ones
     #[arg(long = "catalog", global = true, value_name = "DIR")]
     catalogs: Vec<PathBuf>,
     /// Fetch a source repository from elsewhere, say a local copy

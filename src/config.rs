@@ -68,7 +68,7 @@ pub struct Config {
     /// What all waits of the network are multiplied by.
     pub patience: Setting<f64>,
     /// Whether the network may be used.
-    pub offline: bool,
+    pub offline: Setting<bool>,
     /// NO_COLOR is set.
     #[serde(skip)]
     pub no_color: bool,
@@ -145,7 +145,7 @@ impl Config {
             ca_file: None,
             plain_http: Setting::new(vec![], "default"),
             patience: Setting::new(1.0, "default"),
-            offline: overrides.offline || variable("INFRADEV_OFFLINE").is_some_and(|value| value != "0"),
+            offline: Setting::new(false, "default"),
             no_color: variable("NO_COLOR").is_some(),
             ci: variable("CI").is_some_and(|value| value != "false" && value != "0"),
             path: variable("PATH")
@@ -164,7 +164,11 @@ impl Config {
     }
 
     fn apply_file(&mut self, path: &Path) -> CommandResult {
-        let Ok(text) = std::fs::read_to_string(path) else { return Ok(()) };
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        let text = match std::fs::read_to_string(path) {
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(()),
+            read => read.map_err(|error| CommandError::file("read", path, &error))?,
+        };
         let wrong = |error: &dyn std::fmt::Display| {
             CommandError::usage(format!("{}: {}", path.display(), error.to_string().trim_end()))
         };
@@ -271,6 +275,9 @@ impl Config {
                 patience.map_err(|error| CommandError::usage(format!("INFRADEV_PATIENCE: {error}")))?;
             self.patience = Setting::new(patience, "INFRADEV_PATIENCE");
         }
+        if let Some(offline) = variable("INFRADEV_OFFLINE") {
+            self.offline = Setting::new(offline != "0", "INFRADEV_OFFLINE");
+        }
         if let Some(mirrors) = variable("INFRADEV_MIRRORS") {
             // The form of the option: URL=PLACE, separated by white space.
             for (url, place) in mirrors.split_whitespace().filter_map(|mirror| mirror.split_once('=')) {
@@ -293,6 +300,9 @@ impl Config {
         if let Some(back_end) = overrides.back_end {
             self.back_end = Some(Setting::new(back_end, "--back-end"));
         }
+        if overrides.offline {
+            self.offline = Setting::new(true, "--offline");
+        }
         for (url, place) in overrides.mirrors {
             self.mirrors.insert(url, Setting::new(place, "--mirror"));
         }
@@ -312,7 +322,7 @@ impl Config {
         // Lower case first, as curl has it.
         let either = |name: &str| variable(&name.to_lowercase()).or_else(|| variable(name));
         HttpSettings {
-            offline: self.offline,
+            offline: self.offline.value,
             ca_file: self.ca_file.as_ref().map(|file| (file.value.clone(), file.origin.clone())),
             cert_file: variable("SSL_CERT_FILE").map(PathBuf::from),
             cert_dir: variable("SSL_CERT_DIR").map(PathBuf::from),

@@ -70,6 +70,25 @@ impl CommandError {
         Self::new(kind, chain(error))
     }
 
+    /// Makes a failure of a file that is not the store's.
+    pub fn file(action: &str, path: &std::path::Path, error: &std::io::Error) -> Self {
+        use std::io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+        let (kind, hint) = match error.kind() {
+            StorageFull | QuotaExceeded => {
+                (Kind::Infrastructure, Some("free some space there, or choose another place"))
+            }
+            PermissionDenied | ReadOnlyFilesystem => {
+                (Kind::Usage, Some("choose a place that you may write, or become a user who may write there"))
+            }
+            _ => (Kind::Infrastructure, None),
+        };
+        let failure = Self::new(kind, format!("cannot {action} {}: {error}", path.display()));
+        match hint {
+            Some(hint) => failure.hint(hint),
+            None => failure,
+        }
+    }
+
     /// Adds what to do next.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -177,7 +177,8 @@ impl RepairPlan {
             let mut advice = String::new();
             let remedy = needing.find_map(|owner| {
                 let changed = owner.built.as_ref().is_some_and(|built| {
-                    current_digest(session, built).map_or(true, |digest| digest != built.recipe)
+                    current_digest(session, built)
+                        .map_or(true, |digest| digest.as_deref() != Some(built.recipe.as_str()))
                 });
                 let Some(task) = owner.task.as_ref().filter(|_| !changed) else {
                     let changed = if changed { "its recipe has changed since; " } else { "" };

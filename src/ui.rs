@@ -2,6 +2,7 @@
 //!
 //! Standard output is data, standard error is talk. Nothing depends on colour, and a closed pipe is quiet.
 
+use std::borrow::Cow;
 use std::collections::HashSet;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -130,7 +131,7 @@ impl Ui {
     pub fn print(&self, text: &str) {
         self.clear_status();
         let mut output = io::stdout().lock();
-        match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        match output.write_all(plain(text).as_bytes()).and_then(|()| output.flush()) {
             // A reader that has gone away has seen enough.
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 let _first_one_counts = self.unwritten.set(error.to_string());
@@ -147,20 +148,20 @@ impl Ui {
     /// Says something that is good to know.
     pub fn note(&self, text: impl Display) {
         if !self.quiet {
-            self.talk(&format!("{text}"));
+            self.talk(&plain(&format!("{text}")));
         }
     }
 
     /// Says something that only matters to those who look closely.
     pub fn detail(&self, text: impl Display) {
         if self.verbose {
-            self.talk(&format!("{text}"));
+            self.talk(&plain(&format!("{text}")));
         }
     }
 
     /// Warns.
     pub fn warn(&self, text: impl Display) {
-        self.talk(&format!("{} {text}", self.paint("warning:", "33;1")));
+        self.talk(&format!("{} {}", self.paint("warning:", "33;1"), plain(&text.to_string())));
     }
 
     /// Warns of something that may come up many times.
@@ -173,9 +174,9 @@ impl Ui {
 
     /// Reports a failure and what to do about it.
     pub fn error(&self, error: &CommandError) {
-        self.talk(&format!("{} {}", self.paint("error:", "31;1"), error.message));
+        self.talk(&format!("{} {}", self.paint("error:", "31;1"), plain(&error.message)));
         for hint in &error.hints {
-            self.talk(&format!("{} {hint}", self.paint("hint:", "36;1")));
+            self.talk(&format!("{} {}", self.paint("hint:", "36;1"), plain(hint)));
         }
     }
 
@@ -212,6 +213,7 @@ impl Ui {
                 &serde_json::json!({ "event": word, "step": label, "seconds": seconds, "remark": remark }),
             ),
             _ => {
+                let (label, remark) = (plain(label), plain(remark));
                 let word = self.paint(&format!("{word:>9}"), if word == "failed" { "31;1" } else { "32;1" });
                 self.talk(format!("{word}  {label:<48}  {seconds:>6.1} s  {remark}").trim_end());
             }
@@ -260,9 +262,26 @@ impl Ui {
 fn show(line: &str, status: &mut Status) {
     let width =
         rustix::termios::tcgetwinsize(io::stderr()).map_or(80, |size| usize::from(size.ws_col).max(20));
-    let line: String = line.chars().take(width - 1).collect();
+    let line: String = plain(line).chars().take(width - 1).collect();
     let _nobody_reads = write!(io::stderr().lock(), "\r\x1b[K{line}");
     status.shown = true;
+}
+
+/// Shows control characters of `text`, but for line ends and tabs: names from archives and words of servers are in it,
+/// which must not speak to the terminal.
+fn plain(text: &str) -> Cow<'_, str> {
+    let speaks = |character: char| character.is_control() && !matches!(character, '\n' | '\t');
+    if !text.contains(speaks) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match speaks(character) {
+            true => shown.extend(character.escape_default()),
+            false => shown.push(character),
+        }
+    }
+    Cow::Owned(shown)
 }
 
 /// Returns a number of bytes for people, in decimal units.
@@ -325,6 +344,12 @@ mod tests {
         ] {
             assert_eq!(bytes(count), text);
         }
+    }
+
+    #[test]
+    fn names_do_not_speak_to_the_terminal() {
+        assert_eq!(plain("a\tb\n"), "a\tb\n");
+        assert_eq!(plain("\x1b]0;owned\x07\r\u{9b}2Jé"), "\\u{1b}]0;owned\\u{7}\\r\\u{9b}2Jé");
     }
 
     #[test]

@@ -100,11 +100,13 @@ pub fn prepare(session: &Session, recipes: Vec<Recipe>, host: &Host) -> CommandR
     recipes.into_par_iter().map(prepare).collect()
 }
 
-/// Hashes the catalog's files that `built` was made from, as they are now.
+/// Hashes the catalog's files that `built` was made from, as they are now; `None` if it does not have the task.
 ///
 /// By their bytes: an environment is entered in milliseconds, and parsing a lock takes as long.
-pub fn current_digest(session: &Session, built: &BuiltTask) -> CommandResult<String> {
-    Ok(hash_files(session.catalog()?, &built.catalog_files))
+pub fn current_digest(session: &Session, built: &BuiltTask) -> CommandResult<Option<String>> {
+    let catalog = session.catalog()?;
+    let has_it = catalog.tasks().iter().any(|task| task.to_string() == built.task);
+    Ok(has_it.then(|| hash_files(catalog, &built.catalog_files)))
 }
 
 /// Lists the catalog's files that a plan follows from.

@@ -110,12 +110,22 @@ pub enum BuildError {
         file: String,
     },
     /// An image cannot be a base.
-    #[error("the image {image} cannot be the base: {detail}")]
+    #[error("the {image} cannot be the base: {detail}")]
     Image {
-        /// The image.
+        /// The image, or root file system, and its name.
         image: String,
         /// Why.
         detail: String,
+    },
+    /// The file of a base is not the one that was locked.
+    #[error("the {image} was changed: its bytes hash to {found}, and the lock names {locked}")]
+    ImageChanged {
+        /// The root file system, and its name.
+        image: String,
+        /// What it had.
+        locked: String,
+        /// What it has.
+        found: String,
     },
     /// A place for images failed.
     #[error(transparent)]
@@ -141,6 +151,16 @@ pub enum BuildError {
     /// A file could not be written or read.
     #[error("cannot {action} {}", .path.display())]
     Io {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// The places of environments cannot be used.
+    #[error("cannot {action} {}", .path.display())]
+    Place {
         /// What was tried.
         action: &'static str,
         /// On what.
@@ -207,6 +227,8 @@ impl BuildError {
                 let hint = hint.clone();
                 CommandError::caused(Kind::Infrastructure, &self).hint(hint)
             }
+            Self::ImageChanged { .. } => CommandError::caused(Kind::Failed, &self)
+                .hint("put the old file back, or take the new one with `infradev lock TASK --refresh-base`"),
             Self::VanishedPackage { .. } => CommandError::caused(Kind::Failed, &self).hint(
                 "run `infradev lock TASK --refresh-base`, or name a mirror that keeps old packages with --mirror debian=URL",
             ),
@@ -223,6 +245,8 @@ impl BuildError {
                 CommandError::caused(Kind::Usage, &self).hint(hint)
             }
             Self::NoInput { .. } => CommandError::caused(Kind::Usage, &self).hint("patterns are relative to the source tree"),
+            Self::Place { .. } => CommandError::caused(Kind::Infrastructure, &self)
+                .hint("steps without a sandbox run at /opt/env and /workspace: run as root of a container, or let its image make both for this user"),
             Self::Occupied { .. } => CommandError::caused(Kind::Usage, &self)
                 .hint("run it in a fresh container, or move what is there away (what `env materialize` wrote can be removed)"),
             Self::Lent { .. } => CommandError::caused(Kind::Infrastructure, &self)

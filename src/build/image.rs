@@ -47,7 +47,7 @@ pub(crate) struct Resolved {
 impl BaseImage {
     /// Finds the image that a recipe of `project` names. Relative paths are relative to the project's folder.
     pub(crate) fn open(session: &Session, project: &str, text: &str) -> Result<Self, BuildError> {
-        let fail = |detail: String| BuildError::Image { image: text.to_owned(), detail };
+        let fail = |detail: String| BuildError::Image { image: shown(text), detail };
         let (name, digest) = match text.split_once('@') {
             Some((name, digest)) => (name, Some(digest.to_owned())),
             None => (text, None),
@@ -130,11 +130,15 @@ impl BaseImage {
         io::copy(&mut blob, &mut io::sink()).map_err(unreadable)?;
         let (found, count) = (Digest::from_bytes(blob.hasher.finalize().into()).to_string(), blob.count);
         if locked.is_some_and(|locked| locked != found || count != layer.size) {
+            if let Place::Tarball(_) = self.place {
+                let (image, locked) = (shown(&self.name), layer.digest.clone());
+                return Err(BuildError::ImageChanged { image, locked, found });
+            }
             let detail = format!("{count} bytes came for layer {}, and they hash to {found}", layer.digest);
             return Err(self.fail(detail));
         }
         let read = read.map_err(|source| {
-            let file = format!("layer {} of {}", layer.digest, self.name);
+            let file = format!("layer {} of the {}", layer.digest, shown(&self.name));
             BuildError::Archive { file, source }
         })?;
         let found = Digest::from_bytes(read.diff_id).to_string();
@@ -145,7 +149,15 @@ impl BaseImage {
     }
 
     fn fail(&self, detail: String) -> BuildError {
-        BuildError::Image { image: self.name.clone(), detail }
+        BuildError::Image { image: shown(&self.name), detail }
+    }
+}
+
+/// Names a base for people.
+fn shown(name: &str) -> String {
+    match name.strip_prefix(ROOTFS) {
+        Some(place) => format!("root file system {place}"),
+        None => format!("image {name}"),
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use infradev_recipes::TaskName;
 use infradev_store::{LayerId, RootKind, Stack, StepKey, Store};
 use serde::{Deserialize, Serialize};
 
@@ -78,6 +79,12 @@ impl BuiltTask {
             constants.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         variables.extend(self.variables.clone());
         variables
+    }
+
+    /// Returns the task's name.
+    pub fn task_name(&self) -> TaskName {
+        let (project, id) = self.task.split_once('/').unwrap_or(("", &self.task));
+        TaskName::new(project, id)
     }
 
     /// Returns the name of the root, such as `verl/3567@cpu`.

@@ -139,7 +139,7 @@ impl Repository {
         if repository.has(commit) {
             return Ok(repository);
         }
-        if session.config.offline {
+        if session.config.offline.value {
             let what = format!("commit {commit} of {url}");
             return Err(crate::net::NetError::Offline { what }.into());
         }

@@ -22,7 +22,7 @@ use rustix::fs::FlockOperation;
 use serde::Deserialize;
 
 use super::scratch::StepCommand;
-use super::{BuildError, Workshop, io};
+use super::{BuildError, Workshop};
 use crate::env::launch::BARE;
 use crate::materialize::{below, real_places};
 use crate::ui::Ui;
@@ -60,11 +60,11 @@ impl RealPlaces {
     /// Takes them; removes what a build that was killed has left there.
     fn take() -> Result<Self, BuildError> {
         for parent in ["/opt", WORKSPACE] {
-            fs::create_dir_all(parent).map_err(io("create", Path::new(parent)))?;
+            fs::create_dir_all(parent).map_err(at("create", Path::new(parent)))?;
         }
         loop {
             let lock =
-                Lock::attempt(Path::new(LOCK)).map_err(|error| io("lock", Path::new(LOCK))(error.into_io()));
+                Lock::attempt(Path::new(LOCK)).map_err(|error| at("lock", Path::new(LOCK))(error.into_io()));
             let Some(lock) = lock? else {
                 return Err(BuildError::Lent { lock: LOCK.into() });
             };
@@ -79,7 +79,7 @@ impl RealPlaces {
             }
             sweep(lock.file())?;
             if let Some(path) = [ENVIRONMENT, WORKSPACE].into_iter().find(|path| !is_empty(path)) {
-                fs::remove_file(LOCK).map_err(io("remove", Path::new(LOCK)))?;
+                fs::remove_file(LOCK).map_err(at("remove", Path::new(LOCK)))?;
                 return Err(BuildError::Occupied { path: path.into() });
             }
             return Ok(Self { lock });
@@ -90,12 +90,12 @@ impl RealPlaces {
     fn clear(&self) -> Result<(), BuildError> {
         remove(Path::new(ENVIRONMENT))?;
         let workspace = Path::new(WORKSPACE);
-        for entry in fs::read_dir(workspace).map_err(io("list", workspace))?.flatten() {
+        for entry in fs::read_dir(workspace).map_err(at("list", workspace))?.flatten() {
             if entry.path() != Path::new(LOCK) {
                 remove(&entry.path())?;
             }
         }
-        self.lock.file().set_len(0).map_err(io("write", Path::new(LOCK)))
+        self.lock.file().set_len(0).map_err(at("write", Path::new(LOCK)))
     }
 
     /// Writes `tree` to the places, as files that may be changed.
@@ -104,13 +104,13 @@ impl RealPlaces {
         let objects = workshop.store.object_directories();
         for (place, root) in real_places(tree) {
             if let Some(parent) = place.parent() {
-                fs::create_dir_all(parent).map_err(io("create", parent))?;
+                fs::create_dir_all(parent).map_err(at("create", parent))?;
             }
             // Before and after: what is there may be removed by the next build only if it is this very directory.
             note(self.lock.file(), &place.to_string_lossy())?;
             write_files(&below(tree, &root), &objects, Owners::Root, Supply::Any, &place)
                 .map_err(|error| BuildError::Stack(error.into()))?;
-            let (device, inode) = identity(&place).map_err(io("look at", &place))?;
+            let (device, inode) = identity(&place).map_err(at("look at", &place))?;
             note(self.lock.file(), &format!("{}\t{device}\t{inode}", place.display()))?;
         }
         Ok(())
@@ -174,16 +174,21 @@ pub(crate) fn is_unconfined(record: &ActionRecord) -> bool {
     StepRecord::deserialize(&record.record).is_ok_and(|record| record.is_unconfined())
 }
 
+fn at(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> BuildError + use<> {
+    let path = path.to_owned();
+    move |source| BuildError::Place { action, path, source }
+}
+
 /// Adds a line to the lock's file.
 fn note(mut lock: &File, line: &str) -> Result<(), BuildError> {
     let written = lock.seek(SeekFrom::End(0)).and_then(|_| lock.write_all(format!("{line}\n").as_bytes()));
-    written.map_err(io("write", Path::new(LOCK)))
+    written.map_err(at("write", Path::new(LOCK)))
 }
 
 /// Removes the directories that a killed build has noted, unless others are in their places by now.
 fn sweep(mut lock: &File) -> Result<(), BuildError> {
     let mut text = String::new();
-    lock.read_to_string(&mut text).map_err(io("read", Path::new(LOCK)))?;
+    lock.read_to_string(&mut text).map_err(at("read", Path::new(LOCK)))?;
     let noted: BTreeMap<&str, Option<&str>> = text
         .lines()
         .map(|line| line.split_once('\t').map_or((line, None), |(path, id)| (path, Some(id))))
@@ -195,11 +200,11 @@ fn sweep(mut lock: &File) -> Result<(), BuildError> {
             remove(Path::new(path))?;
         }
     }
-    lock.set_len(0).map_err(io("write", Path::new(LOCK)))
+    lock.set_len(0).map_err(at("write", Path::new(LOCK)))
 }
 
 fn remove(path: &Path) -> Result<(), BuildError> {
-    infradev_store::remove_tree(path).map_err(|error| io("remove", path)(error.into_io()))
+    infradev_store::remove_tree(path).map_err(|error| at("remove", path)(error.into_io()))
 }
 
 fn is_real_place(path: &str) -> bool {
@@ -213,6 +218,10 @@ fn identity(path: &Path) -> std::io::Result<(u64, u64)> {
 }
 
 fn is_empty(path: &str) -> bool {
+    // A link is somebody's, wherever it leads; only the workspace may be one, to a larger disk.
+    if path == ENVIRONMENT && fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink()) {
+        return false;
+    }
     match fs::read_dir(path) {
         Ok(entries) => entries.flatten().all(|entry| entry.path() == Path::new(LOCK)),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound,

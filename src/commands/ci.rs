@@ -86,6 +86,9 @@ fn run_save(session: &Session, arguments: &SaveArgs) -> CommandResult<u8> {
     let host = Host::inspect();
     let lease = store.lease("ci save")?;
     let records = records_of(store, &prepared(session, &arguments.tasks, &host)?, &host)?;
+    if records.is_empty() {
+        session.ui.warn("none of the steps of these tasks are in the store: `infradev build` comes first");
+    }
     if arguments.read_only {
         let steps = records.len();
         session.ui.note(format!("read-only: none of {} saved", counted(steps, "step")));

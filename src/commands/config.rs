@@ -1,51 +1,15 @@
 //! `infradev config show`.
 
+use std::path::Path;
+
+use crate::config::{Config, Setting};
 use crate::error::CommandResult;
 use crate::session::Session;
 use crate::ui::table;
 
 pub(crate) fn show(session: &Session, origin: bool) -> CommandResult<u8> {
-    let config = &session.config;
-    session.ui.data(config, || {
-        let catalogs =
-            config.catalogs.value.iter().map(|path| path.display().to_string()).collect::<Vec<_>>();
-        let mut rows = vec![
-            vec!["store".to_owned(), config.store.value.display().to_string(), config.store.origin.clone()],
-            vec!["catalogs".to_owned(), catalogs.join(" "), config.catalogs.origin.clone()],
-            vec!["jobs".to_owned(), config.jobs.value.to_string(), config.jobs.origin.clone()],
-        ];
-        if !config.store_ro.value.is_empty() {
-            let shared: Vec<_> =
-                config.store_ro.value.iter().map(|path| path.display().to_string()).collect();
-            rows.push(vec!["store-ro".to_owned(), shared.join(" "), config.store_ro.origin.clone()]);
-        }
-        if let Some(back_end) = &config.back_end {
-            rows.push(vec!["back-end".to_owned(), back_end.value.word().to_owned(), back_end.origin.clone()]);
-        }
-        if let Some(ca_file) = &config.ca_file {
-            rows.push(vec![
-                "ca-file".to_owned(),
-                ca_file.value.display().to_string(),
-                ca_file.origin.clone(),
-            ]);
-        }
-        if !config.plain_http.value.is_empty() {
-            let hosts = config.plain_http.value.join(" ");
-            rows.push(vec!["plain-http".to_owned(), hosts, config.plain_http.origin.clone()]);
-        }
-        if config.patience.origin != "default" {
-            let patience = config.patience.value.to_string();
-            rows.push(vec!["patience".to_owned(), patience, config.patience.origin.clone()]);
-        }
-        if config.offline {
-            rows.push(vec!["offline".to_owned(), "true".to_owned(), String::new()]);
-        }
-        if let Some(index) = &config.index {
-            rows.push(vec!["index".to_owned(), index.value.clone(), index.origin.clone()]);
-        }
-        for (url, place) in &config.mirrors {
-            rows.push(vec![format!("mirror of {url}"), place.value.clone(), place.origin.clone()]);
-        }
+    session.ui.data(&session.config, || {
+        let mut rows = rows(&session.config);
         if !origin {
             rows.iter_mut().for_each(|row| row.truncate(2));
             return table(&["SETTING", "VALUE"], &[false; 2], &rows);
@@ -53,4 +17,40 @@ pub(crate) fn show(session: &Session, origin: bool) -> CommandResult<u8> {
         table(&["SETTING", "VALUE", "ORIGIN"], &[false; 3], &rows)
     });
     Ok(0)
+}
+
+/// Lists every setting, by its key in files; one that is not set shows as `-`.
+fn rows(config: &Config) -> Vec<Vec<String>> {
+    let path = |path: &Path| path.display().to_string();
+    let mut rows = vec![
+        all("store", [path(&config.store.value)], &config.store.origin),
+        list("store-ro", &config.store_ro, |found| path(found)),
+        list("catalogs", &config.catalogs, |found| path(found)),
+        list("trust", &config.trust, String::clone),
+        one("index", config.index.as_ref(), String::clone),
+        all("jobs", [config.jobs.value.to_string()], &config.jobs.origin),
+        one("back-end", config.back_end.as_ref(), |found| found.word().to_owned()),
+        one("ca-file", config.ca_file.as_ref(), |found| path(found)),
+        list("plain-http", &config.plain_http, String::clone),
+        all("patience", [config.patience.value.to_string()], &config.patience.origin),
+        all("offline", [config.offline.value.to_string()], &config.offline.origin),
+    ];
+    for (url, place) in &config.mirrors {
+        rows.push(all(&format!("mirror of {url}"), [place.value.clone()], &place.origin));
+    }
+    rows
+}
+
+fn one<T>(name: &str, setting: Option<&Setting<T>>, word: impl Fn(&T) -> String) -> Vec<String> {
+    all(name, setting.map(|set| word(&set.value)), setting.map_or("default", |set| &set.origin))
+}
+
+fn list<T>(name: &str, setting: &Setting<Vec<T>>, word: impl Fn(&T) -> String) -> Vec<String> {
+    all(name, setting.value.iter().map(word), &setting.origin)
+}
+
+fn all(name: &str, words: impl IntoIterator<Item = String>, origin: &str) -> Vec<String> {
+    let words: Vec<String> = words.into_iter().collect();
+    let shown = if words.is_empty() { "-".to_owned() } else { words.join(" ") };
+    vec![name.to_owned(), shown, origin.to_owned()]
 }

@@ -4,7 +4,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::build::root::BuiltTask;
-use crate::error::{CommandError, CommandResult};
+use crate::error::{CommandError, CommandResult, Kind};
 use crate::session::Session;
 use crate::share::grading::pull_grading;
 use crate::share::pull::{Pulled, pull};
@@ -58,6 +58,9 @@ pub(crate) fn run(session: &Session, arguments: &PullArgs) -> CommandResult<u8> 
         let lease = store.lease(&format!("pull {reference}"))?;
         let done = pull(store, &lease, &*remote, &reference, trusted, &session.ui)?;
         session.ui.note(said(&done));
+        if done.records + done.untrusted_records == 0 {
+            session.ui.note(format!("{}: no new action records are beside the image", done.task));
+        }
         if let Some(grader) = &grader {
             let (task, variant) = done.task.rsplit_once('@').unwrap_or((&done.task, ""));
             let built = BuiltTask::read(store, task, variant)?.expect("just pulled");
@@ -99,11 +102,11 @@ fn references(arguments: &PullArgs, remote: &dyn Remote, tag: Option<String>) ->
             let mut tags = remote.tags()?;
             tags.retain(|tag| tag.ends_with(&suffix));
             match tags.is_empty() {
-                true => Err(CommandError::usage(format!(
-                    "{} has no tags of the variant `{}`",
-                    remote.name(),
-                    arguments.variant
-                ))),
+                true => {
+                    let (place, variant) = (remote.name(), &arguments.variant);
+                    let text = format!("{place} has no images of the variant `{variant}`");
+                    Err(CommandError::new(Kind::Miss, text).hint("`infradev push` publishes what is built"))
+                }
                 false => Ok(tags),
             }
         }

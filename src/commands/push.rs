@@ -9,7 +9,7 @@ use crate::build::root::BuiltTask;
 use crate::error::{CommandError, CommandResult, Kind};
 use crate::session::Session;
 use crate::share::grading::push_grading;
-use crate::share::push::{Pushed, push};
+use crate::share::push::{PushOptions, Pushed, push};
 use crate::share::{Remote, tag_of};
 use crate::ui::{bytes, counted};
 
@@ -59,7 +59,7 @@ struct Report {
 
 pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> {
     let store = session.store()?;
-    let tasks = built_tasks(&BuiltTask::all(store)?, &arguments.selectors, arguments.variant.as_deref())?;
+    let tasks = built_tasks(session, &arguments.selectors, arguments.variant.as_deref())?;
     let (remote, tag) = session.remote(&arguments.to)?;
     let tag = arguments.tag.clone().or(tag);
     if let Some(tag) = tag.as_ref().filter(|tag| !is_tag(tag)) {
@@ -71,12 +71,12 @@ pub(crate) fn run(session: &Session, arguments: &PushArgs) -> CommandResult<u8> 
             .hint("leave the tag out: each task has its own"));
     }
     let grader = grader(session, arguments.grader.as_deref(), &*remote)?;
-    let compression = Compression::from(arguments.compression);
+    let options = PushOptions { compression: arguments.compression.into(), records: true };
     let mut pushed = vec![];
     for built in &tasks {
         let lease = store.lease(&format!("push {}", built.name()))?;
         let tag = tag.clone().unwrap_or_else(|| tag_of(&built.task, &built.variant));
-        let done = push(store, &lease, built, &*remote, &tag, compression, &session.ui)
+        let done = push(store, &lease, built, &*remote, &tag, options, &session.ui)
             .map_err(|error| CommandError::from(error).during(format!("push {}", built.name())))?;
         session.ui.note(said(&done));
         if let Some(grader) = &grader {
@@ -127,25 +127,26 @@ pub(super) fn grader(
 }
 
 /// Returns the built tasks that `selectors` name.
-pub(super) fn built_tasks(
-    all: &[BuiltTask],
+fn built_tasks(
+    session: &Session,
     selectors: &[String],
     variant: Option<&str>,
 ) -> CommandResult<Vec<BuiltTask>> {
-    let name = |built: &BuiltTask| {
-        let (project, id) = built.task.split_once('/').unwrap_or(("", &built.task));
-        TaskName::new(project, id)
-    };
-    let names: Vec<TaskName> = all.iter().map(name).collect();
+    let all = BuiltTask::all(session.store()?)?;
+    let names: Vec<TaskName> = all.iter().map(BuiltTask::task_name).collect();
     let mut chosen: Vec<BuiltTask> = vec![];
     for selector in selectors {
-        let found = select(&names, selector).map_err(|error| {
-            let error = CommandError::from(error);
-            CommandError { kind: Kind::Miss, ..error }
-                .hint("only what is built can be pushed: `infradev ls`, `infradev build`")
+        let found = select(&names, selector).map_err(|error| match session.tasks(&[selector.clone()]) {
+            Ok(_) => CommandError::new(Kind::Miss, format!("`{selector}` is not built"))
+                .hint(format!("`infradev build {selector}` builds it")),
+            Err(_) => {
+                let error = CommandError::from(error);
+                CommandError { kind: Kind::Miss, ..error }
+                    .hint("only what is built can be pushed: `infradev ls`, `infradev build`")
+            }
         })?;
         let is_it = |built: &&BuiltTask| {
-            found.contains(&name(built)) && variant.is_none_or(|variant| variant == built.variant)
+            found.contains(&built.task_name()) && variant.is_none_or(|variant| variant == built.variant)
         };
         chosen.extend(all.iter().filter(is_it).cloned());
     }

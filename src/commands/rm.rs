@@ -10,7 +10,7 @@ use crate::session::Session;
 /// Arguments of `rm`.
 #[derive(Debug, Args)]
 pub(crate) struct RmArgs {
-    /// Built tasks, such as verl/3567 or verl/3567@cpu
+    /// Built tasks, such as verl/3567 or verl/3567@cpu; or `all`
     #[arg(required = true)]
     tasks: Vec<String>,
     /// Only say what would be forgotten

@@ -14,7 +14,7 @@ use crate::env::state::Environment;
 use crate::error::CommandResult;
 use crate::repair::{Remedy, RepairPlan};
 use crate::session::Session;
-use crate::ui::bytes;
+use crate::ui::{bytes, counted};
 
 /// Arguments of `verify`.
 #[derive(Debug, Args)]
@@ -92,7 +92,11 @@ pub(crate) fn run(session: &Session, arguments: &VerifyArgs) -> CommandResult<u8
             "{} layers, {} objects{}{}{}; {} read; {} damaged, {} not checked, {} unneeded\n",
             report.layers,
             report.objects,
-            if arguments.read_data { format!(", {images} images") } else { String::new() },
+            if arguments.read_data {
+                format!(", {}", counted(*images as usize, "image"))
+            } else {
+                String::new()
+            },
             if report.packs > 0 { format!(", {} packs", report.packs) } else { String::new() },
             if *copies > 0 { format!(", {copies} copies for farms") } else { String::new() },
             bytes(report.bytes_read),

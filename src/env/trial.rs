@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use infradev_layers::{Content, Kind, Metadata, Tree, TreeBuilder, merge};
-use infradev_store::{Lease, ObjectId, Store, object_name, read_json};
+use infradev_store::{FileSystem, Lease, ObjectId, Store, object_name, read_json};
 use serde::{Deserialize, Serialize};
 
 use super::back_end::{BackEnd, Uppers};
@@ -115,18 +115,35 @@ pub fn choose(
 /// Names the kernel, its start, this process's namespace, this program and the file systems of the stores.
 fn circumstances(store: &Store) -> String {
     let kernel = rustix::system::uname();
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     let namespace = std::fs::read_link("/proc/self/ns/user").unwrap_or_default();
-    format!(
-        "{} {} {} {} {} {:?} {:?}",
-        kernel.release().to_string_lossy(),
-        kernel.version().to_string_lossy(),
-        read("/proc/sys/kernel/random/boot_id"),
-        namespace.display(),
-        env!("CARGO_PKG_VERSION"),
-        store.file_system(),
-        store.shared().iter().map(|store| (store.layout().root(), store.file_system())).collect::<Vec<_>>()
-    )
+    let mut all = vec![
+        kernel.release().to_string_lossy().into_owned(),
+        kernel.version().to_string_lossy().into_owned(),
+        std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned(),
+        namespace.display().to_string(),
+        env!("CARGO_PKG_VERSION").to_owned(),
+    ];
+    all.extend(std::iter::once(store).chain(store.shared()).map(place));
+    all.join("\n")
+}
+
+/// Names the file system of a store, as far as it has a say. An overlay can be the last that may lie on another, so
+/// what it is made of belongs to that.
+fn place(store: &Store) -> String {
+    let root = store.layout().root();
+    let flags = rustix::fs::AtFlags::empty();
+    let found = rustix::fs::statx(rustix::fs::CWD, root, flags, rustix::fs::StatxFlags::MNT_ID);
+    let Ok(found) = found else { return root.display().to_string() };
+    let made_of = match store.file_system() {
+        FileSystem::Overlay => {
+            let all = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+            let id = format!("{} ", found.stx_mnt_id);
+            all.lines().find(|line| line.starts_with(&id)).unwrap_or_default().to_owned()
+        }
+        _ => String::new(),
+    };
+    let (major, minor) = (found.stx_dev_major, found.stx_dev_minor);
+    format!("{} {:?} {major}:{minor} {made_of}", root.display(), store.file_system())
 }
 
 /// Tries one back end; returns why it does not work.

@@ -8,7 +8,7 @@ use crate::build::root::BuiltTask;
 use crate::env::default_mapping;
 use crate::env::memory_files;
 use crate::env::plan::{Mapping, Network, Run, runtime_spec};
-use crate::error::CommandResult;
+use crate::error::{CommandError, CommandResult};
 
 /// Writes `config.json` into the bundle at `directory`; it runs `command` as root of namespaces of its own.
 pub(super) fn write_config(directory: &Path, built: &BuiltTask, command: &[String]) -> CommandResult {
@@ -34,6 +34,5 @@ pub(super) fn write_config(directory: &Path, built: &BuiltTask, command: &[Strin
     spec["ociVersion"] = "1.0.2".into();
     let text = serde_json::to_vec_pretty(&spec).expect("plain data");
     let path = directory.join("config.json");
-    fs::write(&path, text).map_err(|error| infradev_store::Error::io("write", &path, error))?;
-    Ok(())
+    fs::write(&path, text).map_err(|error| CommandError::file("write", &path, &error))
 }

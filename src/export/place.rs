@@ -62,7 +62,7 @@ impl Place {
         let staging = parent.join(format!(".{}.infradev", name.to_string_lossy()));
         match fs::DirBuilder::new().mode(0o700).create(&staging) {
             Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                return Err(infradev_store::Error::io("create", &staging, error).into());
+                return Err(CommandError::file("create", &staging, &error));
             }
             _ => {}
         }
@@ -94,7 +94,7 @@ impl Place {
     /// Puts the new content, which is whole, in its place; what is there goes if `force` says so.
     pub(crate) fn publish(&self, force: bool) -> CommandResult {
         let (new, target) = (self.new_content(), &self.target);
-        let failed = |error: io::Error| infradev_store::Error::io("rename", target, error);
+        let failed = |error: io::Error| CommandError::file("rename what was written to", target, &error);
         let parent = target.parent().unwrap_or(target);
         let directory = fs::File::open(parent).map_err(failed)?;
         rustix::fs::syncfs(&directory).map_err(|error| failed(error.into()))?;
@@ -105,7 +105,7 @@ impl Place {
                 fs::rename(&new, target).map_err(failed)?;
             }
             Err(_) if force => self.exchange()?,
-            Err(error) => return Err(failed(error.into()).into()),
+            Err(error) => return Err(failed(error.into())),
         }
         directory.sync_all().map_err(failed)?;
         Ok(())
@@ -113,7 +113,7 @@ impl Place {
 
     fn exchange(&self) -> CommandResult {
         let (new, target) = (self.new_content(), &self.target);
-        let failed = |error: io::Error| infradev_store::Error::io("replace", target, error);
+        let failed = |error: io::Error| CommandError::file("replace", target, &error);
         if renameat_with(CWD, &new, CWD, target, RenameFlags::EXCHANGE).is_err() {
             fs::rename(target, self.old_content()).map_err(failed)?;
             fs::rename(&new, target).map_err(failed)?;

@@ -23,7 +23,7 @@ pub(crate) struct Room {
 impl Room {
     /// Asks for room for `written` bytes at `target`, a directory, and for `kept` bytes in the store.
     pub(crate) fn look(store: &Store, target: &Path, written: u64, kept: u64) -> CommandResult<Self> {
-        let failed = |error: std::io::Error| infradev_store::Error::io("examine", target, error);
+        let failed = |error: std::io::Error| CommandError::file("examine", target, &error);
         let device = |path: &Path| std::fs::metadata(path).map(|found| found.dev());
         let is_one = device(target).map_err(failed)? == device(store.layout().root()).map_err(failed)?;
         let found = rustix::fs::statvfs(target).map_err(|error| failed(error.into()))?;

@@ -37,8 +37,7 @@ pub(super) fn write(
     progress: &dyn Fn(u64),
 ) -> CommandResult {
     let (out, log) = (place.new_content(), place.log());
-    let failed =
-        |path: &Path, error: io::Error| CommandError::from(infradev_store::Error::io("write", path, error));
+    let failed = |path: &Path, error: io::Error| CommandError::file("write", path, &error);
     let talk = File::create(&log).map_err(|error| failed(&log, error))?;
     let also = talk.try_clone().map_err(|error| failed(&log, error))?;
     let mut tool = Command::new("mksquashfs");
@@ -52,12 +51,13 @@ pub(super) fn write(
         tool.args(["-Xcompression-level", ZSTD_LEVEL]);
     }
     tool.stdin(Stdio::piped()).stdout(talk).stderr(also);
-    let mut child = tool.spawn().map_err(|error| failed(Path::new("mksquashfs"), error))?;
+    let mut child =
+        tool.spawn().map_err(|error| CommandError::file("run", Path::new("mksquashfs"), &error))?;
     let input = child.stdin.take().expect("it was asked for");
     let mut input = super::write::Counted { out: io::BufWriter::with_capacity(1 << 20, input), progress };
     let written = write_plain_archive(tree, open, &mut input);
     drop(input);
-    let status = child.wait().map_err(|error| failed(Path::new("mksquashfs"), error))?;
+    let status = child.wait().map_err(|error| CommandError::file("run", Path::new("mksquashfs"), &error))?;
     match written {
         // It ended early, and says why.
         Ok(_) | Err(BlobError::Write(_)) if !status.success() => {

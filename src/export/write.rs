@@ -13,10 +13,10 @@ use super::{ExportPlan, Exported, Format, Place, Room, bundle, opener, place, ro
 use crate::env::back_end::BackEnd;
 use crate::env::image::StackError;
 use crate::env::packs::{self, Needs};
-use crate::error::CommandResult;
+use crate::error::{CommandError, CommandResult};
 use crate::share::dir::DirRemote;
 use crate::share::docker::DockerArchive;
-use crate::share::push::push;
+use crate::share::push::{PushOptions, push};
 use crate::share::tag_of;
 use crate::ui::{Ui, bytes};
 
@@ -76,7 +76,7 @@ pub(crate) fn write(
         peak_disk: room.needed,
         dry_run: options.dry_run,
         bytes: None,
-        hint: hint(options.format, &to),
+        hint: hint(options.format, &to, &tag_of(&exported.built.task, &exported.built.variant)),
     };
     if options.dry_run {
         return Ok(done);
@@ -114,21 +114,24 @@ fn write_content(
     match options.format {
         Format::Oci => {
             let tag = tag_of(&exported.built.task, &exported.built.variant);
-            push(store, lease, &exported.built, &DirRemote::new(&new), &tag, options.compression, ui)?;
+            // One image, so that tools which are given no tag take it.
+            let how = PushOptions { compression: options.compression, records: false };
+            push(store, lease, &exported.built, &DirRemote::new(&new), &tag, how, ui)?;
             // Of the layout's own making, and of no use to its readers.
-            let _there_may_be_none = fs::remove_file(new.join("index.lock"));
+            for lock in ["index.lock", "writers.lock"] {
+                let _there_may_be_none = fs::remove_file(new.join(lock));
+            }
             Ok(None)
         }
         Format::DockerArchive => {
-            let failed = |error| infradev_store::Error::io("write", &new, error);
-            let file = File::create(&new).map_err(failed)?;
+            let file = File::create(&new).map_err(|error| CommandError::file("write", &new, &error))?;
             let mut out = Counted { out: io::BufWriter::with_capacity(1 << 20, file), progress: &progress };
             let done = DockerArchive::new(&exported.built, &exported.trees)?.write(&open, &mut out)?;
             Ok(Some(format!("`podman load -i FILE` calls it {}; its id is {}", done.name, done.image_id)))
         }
         Format::Rootfs => copy(store, lease, exported, &new).map(|()| None),
         Format::Bundle => {
-            fs::create_dir(&new).map_err(|error| infradev_store::Error::io("create", &new, error))?;
+            fs::create_dir(&new).map_err(|error| CommandError::file("create", &new, &error))?;
             copy(store, lease, exported, &new.join("rootfs"))?;
             bundle::write_config(&new, &exported.built, options.command).map(|()| None)
         }
@@ -145,12 +148,14 @@ fn copy(store: &Store, lease: &Lease, exported: &Exported, out: &Path) -> Comman
         .map(drop)
 }
 
-fn hint(format: Format, to: &Path) -> String {
+fn hint(format: Format, to: &Path, tag: &str) -> String {
     let to = to.display();
     match format {
-        Format::Oci => format!(
-            "`skopeo inspect oci:{to}:TAG`, `umoci unpack --image {to}:TAG`, with a tag of its index.json"
-        ),
+        Format::Oci => {
+            format!(
+                "`skopeo inspect oci:{to}:{tag}`, `umoci unpack --image {to}:{tag} DIR`, `podman pull oci:{to}`"
+            )
+        }
         Format::DockerArchive => format!("`podman load -i {to}`, `skopeo copy docker-archive:{to} …`"),
         Format::Rootfs => format!("`chroot {to} /opt/env/bin/python`"),
         Format::Squashfs => {

@@ -115,7 +115,7 @@ impl<'a> Uv<'a> {
         if question.only_wheels {
             command.args(["--only-binary", ":all:"]);
         }
-        if self.session.config.offline {
+        if self.session.config.offline.value {
             command.arg("--offline");
         }
         let output = command.output().map_err(|error| format!("{}: {error}", self.program.display()))?;

@@ -50,6 +50,15 @@ pub struct Pushed {
     pub unchanged: bool,
 }
 
+/// How a task is published.
+#[derive(Debug, Clone, Copy)]
+pub struct PushOptions {
+    /// How blobs are compressed.
+    pub compression: Compression,
+    /// Whether what belongs to the image and is no part of it goes along: the records of its steps and their layers.
+    pub records: bool,
+}
+
 /// Publishes `built` under `tag`. The lease holds its layers.
 pub fn push(
     store: &Store,
@@ -57,7 +66,7 @@ pub fn push(
     built: &BuiltTask,
     remote: &dyn Remote,
     tag: &str,
-    compression: Compression,
+    options: PushOptions,
     ui: &Ui,
 ) -> Result<Pushed, ShareError> {
     let all: Vec<LayerId> = built.layers.iter().chain(&built.also).copied().collect();
@@ -67,21 +76,26 @@ pub fn push(
     let trees: HashMap<LayerId, Tree> = all.iter().copied().zip(read_layers(store, &all)?).collect();
     let mut of_image = parts(built, &trees);
     of_image.extend(exact_directories(built, &trees, &of_image));
-    let loose = loose_parts(&built.also, &trees);
-    let publisher = Publisher::new(store, lease, remote, compression, ui)?;
+    let loose = if options.records { loose_parts(&built.also, &trees) } else { vec![] };
+    let publisher = Publisher::new(store, lease, remote, options.compression, ui)?;
     let mut blobs = publisher.publish(of_image.iter().chain(&loose).collect())?;
     let loose_blobs = blobs.split_off(of_image.len());
 
     let (configuration, manifest) = compose(built, &blobs);
     publisher.small_blob("the configuration", &configuration)?;
     let image = manifest.to_raw();
-    let records = records_manifest(store, built, &image, &loose_blobs, &publisher)?;
+    let records = match options.records {
+        true => Some(records_manifest(store, built, &image, &loose_blobs, &publisher)?),
+        false => None,
+    };
     let before = sound_manifest(remote, tag, ui)?;
     let unchanged = before.is_some_and(|before| before.digest == image.digest);
     if !unchanged {
         remote.put_manifest(&image.digest.to_string(), MANIFEST, &image.bytes)?;
     }
-    if !referrers(remote, &image.digest, ui)?.contains(&records.digest) {
+    if let Some(records) = records
+        && !referrers(remote, &image.digest, ui)?.contains(&records.digest)
+    {
         remote.put_manifest(&records.digest.to_string(), MANIFEST, &records.bytes)?;
         remote.add_referrer(&image.digest, &records, RECORDS)?;
     }

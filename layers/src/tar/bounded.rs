@@ -31,6 +31,9 @@ impl<'a> Decompressed<'a> {
                 decoder.window_log_max(MAX_WINDOW)?;
                 (Box::new(decoder), true)
             }
+            [0xfd, b'7', b'z', b'X', b'Z', ..] => return Err(unknown("xz")),
+            [b'B', b'Z', b'h', ..] => return Err(unknown("bzip2")),
+            [b'P', b'K', 3 | 5, ..] => return Err(unknown("zip")),
             _ => (Box::new(input), false),
         };
         Ok(Self { decoder, taken, given: 0, is_compressed })
@@ -40,6 +43,11 @@ impl<'a> Decompressed<'a> {
     pub fn taken(&self) -> u64 {
         self.taken.get()
     }
+}
+
+fn unknown(compression: &str) -> io::Error {
+    let text = format!("it is compressed with {compression}: only gzip, zstd and plain archives are read");
+    io::Error::new(io::ErrorKind::InvalidData, text)
 }
 
 impl Read for Decompressed<'_> {

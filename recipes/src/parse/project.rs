@@ -109,6 +109,10 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let image = fields.optional("image", |item| {
         let reference = item.line()?;
+        if let Some(place) = reference.strip_prefix(ROOTFS) {
+            let hint = format!("write `rootfs = \"{place}\"`, without `image`");
+            return item.fail_with_hint("an image", "an archive of a root file system", hint);
+        }
         if reference.split_once('@').is_none_or(|(_, digest)| super::is_digest(digest)) {
             return Some(Base::Image { reference });
         }
@@ -120,10 +124,25 @@ fn read_base(fields: &mut Fields<'_>) -> Option<Base> {
     });
     let rootfs = fields.optional("rootfs", |item| {
         let place = item.line()?;
-        if place.split_once('@').is_none_or(|(_, digest)| super::is_digest(digest)) {
-            return Some(Base::Image { reference: format!("{ROOTFS}{place}") });
+        let (name, digest) =
+            place.split_once('@').map_or((place.as_str(), None), |(name, digest)| (name, Some(digest)));
+        if digest.is_some_and(|digest| !super::is_digest(digest)) {
+            return item
+                .fail("the place of an archive, or it and `@sha256:` and 64 digits", format!("`{place}`"));
         }
-        item.fail("the place of an archive, or it and `@sha256:` and 64 digits", format!("`{place}`"))
+        match name.split_once("://") {
+            None => {}
+            Some(("https" | "http", _)) if digest.is_some() => {}
+            Some(("https" | "http", _)) => {
+                return item.fail_with_hint(
+                    "`URL@sha256:` and 64 digits",
+                    format!("`{place}`"),
+                    "what a URL leads to may change: `sha256sum` of the archive gives the digits",
+                );
+            }
+            Some(_) => return item.fail("a path, or an https or http URL", format!("`{place}`")),
+        }
+        Some(Base::Image { reference: format!("{ROOTFS}{place}") })
     });
     fields.close();
     let mut given: Vec<Base> = [debian?, host?, image?, rootfs?].into_iter().flatten().collect();

@@ -30,7 +30,7 @@ impl Apt {
         suite: &str,
         architecture: Architecture,
     ) -> Result<Self, BuildError> {
-        if session.config.offline {
+        if session.config.offline.value {
             let what = format!("the package list of Debian {suite}");
             return Err(crate::net::NetError::Offline { what }.into());
         }

@@ -11,6 +11,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::super::BuildError;
 use super::{Hashed, Resolved};
+use crate::net::NetError;
 use crate::session::Session;
 use crate::share::Digest;
 
@@ -40,16 +41,17 @@ impl Tarball {
                     "{} is a directory: make an archive of it (tar -C DIR -cf FILE .)",
                     path.display()
                 )),
+                Ok(there) if !there.is_file() => Some(format!("{} is no file", path.display())),
                 Ok(_) => None,
                 Err(error) => Some(format!("{}: {error}", path.display())),
             };
             return Ok(problem.map_or(Ok(Self { path, digest, downloaded: None }), Err));
         }
-        let Some(sha256) = digest.as_deref().and_then(|digest| digest.strip_prefix("sha256:")) else {
-            return Ok(Err(
-                "what a URL leads to may change: write it as `URL@sha256:` and 64 digits".to_owned()
-            ));
+        // A mirror may stand for a path.
+        let Some(digest) = digest else {
+            return Ok(Err("what a URL leads to may change: add `@sha256:` and 64 digits".to_owned()));
         };
+        let sha256 = digest.trim_start_matches("sha256:");
         let lease = session
             .store()
             .map_err(|error| BuildError::Image { image: place.to_owned(), detail: error.message })?;
@@ -60,8 +62,12 @@ impl Tarball {
             received.set(received.get() + count);
             session.ui.moving("fetch", || crate::ui::bytes(received.get()));
         };
-        session.client()?.download(found, sha256, &path, &progress)?;
-        Ok(Ok(Self { path, digest, downloaded: Some(lease) }))
+        match session.client()?.download(found, sha256, &path, &progress) {
+            Err(NetError::Hash { found, .. }) => Ok(Err(other_bytes(&format!("sha256:{found}"), &digest))),
+            done => done
+                .map(|_| Ok(Self { path, digest: Some(digest), downloaded: Some(lease) }))
+                .map_err(BuildError::from),
+        }
     }
 
     /// Whether its bytes came over the network.
@@ -80,7 +86,7 @@ impl Tarball {
         io::copy(&mut whole, &mut io::sink()).map_err(unreadable)?;
         let digest = Digest::from_bytes(whole.hasher.finalize().into()).to_string();
         if let Some(wanted) = self.digest.as_ref().filter(|wanted| **wanted != digest) {
-            return Err(format!("it hashes to {digest}, and the recipe says {wanted}"));
+            return Err(other_bytes(&digest, wanted));
         }
         let diff_id = Digest::from_bytes(plain.finalize().into()).to_string();
         let layers = vec![ImageLayer { digest: digest.clone(), size: whole.count, diff_id }];
@@ -91,4 +97,8 @@ impl Tarball {
     pub(super) fn layer(&self) -> Result<File, String> {
         File::open(&self.path).map_err(|error| format!("{}: {error}", self.path.display()))
     }
+}
+
+fn other_bytes(found: &str, wanted: &str) -> String {
+    format!("it hashes to {found}, and the recipe says {wanted}")
 }

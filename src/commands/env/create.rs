@@ -12,6 +12,7 @@ use crate::env::plan::Mapping;
 use crate::env::state::{Environment, EnvironmentState};
 use crate::error::{CommandError, CommandResult, Kind};
 use crate::session::Session;
+use crate::ui::counted;
 
 /// Finds the build of a task: `project/id`, `id`, or either with `@variant`.
 pub(crate) fn find_built(
@@ -35,36 +36,46 @@ pub(crate) fn find_built(
             let text = format!("`{target}` means {} or {}", one.name(), other.name());
             return Err(CommandError::usage(text).hint("write the whole name, or give --variant"));
         }
-        (None, _) => return Err(not_built(session, task, variant.as_deref())),
+        (None, _) => {
+            let only = only_task(session, task, variant.as_deref())?;
+            if only == task {
+                let text = format!("`{target}` is not built in this store");
+                return Err(CommandError::new(Kind::Miss, text).hint(format!("run `infradev build {only}`")));
+            }
+            // The one task of a project.
+            let whole = variant.map_or(only.clone(), |variant| format!("{only}@{variant}"));
+            return find_built(session, store, &whole, which);
+        }
     };
     check_fresh(session, &built, which.require_fresh)?;
     Ok(built)
 }
 
-fn not_built(session: &Session, target: &str, variant: Option<&str>) -> CommandError {
-    let tasks = match session.tasks(&[target.to_owned()]) {
-        Ok(tasks) => tasks,
-        Err(error) => return error,
-    };
+/// Returns the whole name of the one task of the catalog that `target` means.
+fn only_task(session: &Session, target: &str, variant: Option<&str>) -> CommandResult<String> {
+    let tasks = session.tasks(&[target.to_owned()])?;
     let [task] = tasks.as_slice() else {
         let names: Vec<String> = tasks.iter().map(ToString::to_string).collect();
-        let error = CommandError::usage(format!("`{target}` names {} tasks", names.len()));
-        return error.hint(format!("name one: {}", names.join(", ")));
+        let error = CommandError::usage(format!("`{target}` names {}", counted(names.len(), "task")));
+        return Err(error.hint(format!("an environment is of one: {}", names.join(", "))));
     };
-    if let Some(variant) = variant
-        && let Err(error) = session.recipes(&tasks, Some(variant))
-    {
-        return error;
+    if variant.is_some() {
+        session.recipes(&tasks, variant)?;
     }
-    CommandError::new(Kind::Miss, format!("`{target}` is not built in this store"))
-        .hint(format!("run `infradev build {task}`"))
+    Ok(task.to_string())
 }
 
 /// Says when the catalog has another recipe or lock than the build was made from.
 fn check_fresh(session: &Session, built: &BuiltTask, required: bool) -> CommandResult {
     let current = crate::build::current_digest(session, built);
     let changed = match current {
-        Ok(digest) => digest != built.recipe,
+        Ok(Some(digest)) => digest != built.recipe,
+        Ok(None) if required => {
+            let text = format!("the catalog does not have {}, to compare it with", built.task);
+            return Err(CommandError::new(Kind::Miss, text)
+                .hint("name its catalog with --catalog, or leave --require-fresh out"));
+        }
+        Ok(None) => return Ok(()),
         // Without its catalog a built environment is as good as with it.
         Err(_) if !required => return Ok(()),
         Err(error) => return Err(error),

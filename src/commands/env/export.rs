@@ -28,9 +28,9 @@ pub(crate) struct ExportArgs {
     /// Where to: a file or directory that does not exist yet
     #[arg(long, value_name = "PATH")]
     to: PathBuf,
-    /// How oci and squashfs are compressed; gzip is slow, and for tools that cannot read zstd
-    #[arg(long, value_enum, default_value = "zstd")]
-    compression: CompressionChoice,
+    /// How oci and squashfs are compressed [default: zstd]; gzip is slow, and for tools that cannot read zstd
+    #[arg(long, value_enum)]
+    compression: Option<CompressionChoice>,
     /// Replace an earlier export
     #[arg(long)]
     force: bool,
@@ -51,6 +51,10 @@ pub(super) fn export(session: &Session, arguments: &ExportArgs) -> CommandResult
             CommandError::usage("only a bundle has a command").hint("give it to whatever runs the export")
         );
     }
+    if arguments.compression.is_some() && !matches!(format, Format::Oci | Format::Squashfs) {
+        let text = format!("nothing is compressed in the format {}", format.word());
+        return Err(CommandError::usage(text).hint("leave --compression out"));
+    }
     let store = session.store()?;
     let lease = store.lease(&format!("export {target}"))?;
     let exported = match Environment::open(store, target) {
@@ -64,7 +68,7 @@ pub(super) fn export(session: &Session, arguments: &ExportArgs) -> CommandResult
         Err(error) => return Err(error.into()),
     };
     ensure_runnable(&exported.built, *format)?;
-    let compression = Compression::from(arguments.compression);
+    let compression = arguments.compression.map_or(Compression::Zstd, Compression::from);
     let options = Options {
         format: *format,
         compression,

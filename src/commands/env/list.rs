@@ -28,7 +28,9 @@ pub(super) fn list(session: &Session) -> CommandResult<u8> {
     for environment in Environment::all(store)? {
         let holder = Holder::of(&environment);
         let state = match (environment.is_mounted(), &holder, &environment.state.discarded_with) {
-            (_, _, Some(_)) => "running",
+            (_, _, Some(lease)) if store.is_lease_alive(lease)? => "running",
+            // The next command that cleans up removes it.
+            (_, _, Some(_)) => "killed",
             (true, _, _) => "mounted",
             (_, Some(_), _) => "held",
             _ => "unmounted",

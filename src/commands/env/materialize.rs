@@ -94,6 +94,14 @@ pub(super) fn materialize(session: &Session, arguments: &MaterializeArgs) -> Com
     let demand = Demand::of(store, &written, arguments, &given);
     let parent = written.first().map_or(at.as_path(), |part| part.target.parent().unwrap_or(&part.target));
     let parent = existing(parent);
+    if let (Some(Link::Reflink), Some(part)) = (arguments.link, written.first())
+        && !shares_blocks(store, &part.tree, &parent)
+    {
+        let text = format!("files at {} cannot share blocks with the store", at.display());
+        return Err(CommandError::usage(text).hint(
+            "that takes one file system, such as btrfs or XFS, for both; without --link, files are copies where it must be",
+        ));
+    }
     let room = Room::look(store, &parent, demand.written, demand.kept)?;
     let mut done = Materialized {
         task: built.name(),
@@ -222,8 +230,7 @@ fn carry_out(
     let mut places = vec![];
     for part in parts {
         if let Some(parent) = part.target.parent() {
-            std::fs::create_dir_all(parent)
-                .map_err(|error| infradev_store::Error::io("create", parent, error))?;
+            std::fs::create_dir_all(parent).map_err(|error| CommandError::file("create", parent, &error))?;
         }
         places.push(Place::prepare(&part.target)?);
     }

@@ -140,12 +140,26 @@ fn an_archive_of_a_root_file_system_is_a_base() {
     fs::write(&copy, bad).expect("an own file");
     let refused = place.run(&["build", SMALL]);
     assert!(refused.status == 1 && refused.stderr.contains("hash to sha256:"), "{}", refused.stderr);
+    assert!(refused.stderr.contains("--refresh-base"), "{}", refused.stderr);
     let checked = place.run(&["lock", "--check", SMALL]);
     assert_ne!(checked.status, 0, "{}", checked.stdout);
     fs::copy(&archive, &copy).expect("an own directory");
     place.edit("small/project.toml", "rootfs.tar.gz", &format!("rootfs.tar.gz@sha256:{}", "0".repeat(64)));
     let refused = place.run(&["lock", SMALL]);
     assert!(refused.status == 1 && refused.stderr.contains("and the recipe says"), "{}", refused.stderr);
+    for (bytes, said) in
+        [(&b"\xfd7zXZ\0..."[..], "compressed with xz"), (b"no archive\n", "cannot become a layer")]
+    {
+        fs::write(&copy, bytes).expect("an own file");
+        place.edit("small/project.toml", &format!("@sha256:{}", "0".repeat(64)), "");
+        let refused = place.run(&["lock", SMALL, "--refresh-base"]);
+        assert!(refused.status == 1 && refused.stderr.contains(said), "{said}: {}", refused.stderr);
+        place.edit(
+            "small/project.toml",
+            "rootfs.tar.gz",
+            &format!("rootfs.tar.gz@sha256:{}", "0".repeat(64)),
+        );
+    }
     fs::remove_file(&copy).expect("an own file");
     fs::create_dir(&copy).expect("an own directory");
     let refused = place.run(&["lock", SMALL]);
@@ -160,8 +174,16 @@ fn an_archive_of_a_root_file_system_is_a_base() {
 #[test]
 fn a_root_file_system_comes_from_a_url_by_its_hash() {
     let Some(place) = over_rootfs("https://example.invalid/rootfs.tar.gz") else { return };
-    let vague = place.run(&["lock", SMALL]);
-    assert!(vague.status == 1 && vague.stderr.contains("URL@sha256:"), "{}", vague.stderr);
+    for url in ["https://example.invalid/rootfs.tar.gz", "ftp://example.invalid/rootfs.tar.gz"] {
+        place.edit("small/project.toml", "https://example.invalid/rootfs.tar.gz", url);
+        let vague = place.run(&["ls"]);
+        assert!(
+            vague.status == 2 && vague.stderr.contains("project.toml:") && vague.stderr.contains("URL"),
+            "{}",
+            vague.stderr
+        );
+        place.edit("small/project.toml", url, "https://example.invalid/rootfs.tar.gz");
+    }
     // From the index's server, which serves every file by its name.
     let (digest, archive) =
         (image_digest("rootfs"), fs::read(image().join("rootfs.tar.gz")).expect("an archive"));
@@ -179,7 +201,7 @@ fn a_root_file_system_comes_from_a_url_by_its_hash() {
     assert_eq!(place.ok(&["env", "exec", SMALL, "--", "tool"]), "tool ran\n");
     place.edit("small/project.toml", &digest, &format!("sha256:{}", "0".repeat(64)));
     let refused = place.run(&["lock", SMALL]);
-    assert_eq!(refused.status, 1, "{}", refused.stderr);
+    assert!(refused.status == 1 && refused.stderr.contains("and the recipe says"), "{}", refused.stderr);
     place.assert_whole();
 }
 
