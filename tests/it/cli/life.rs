@@ -175,3 +175,22 @@ fn a_rebuild_finds_steps_that_are_not_deterministic() {
     assert_eq!(place.run(&arguments).status, 2, "nothing needs the second layer");
     place.assert_whole();
 }
+
+#[test]
+fn steps_run_in_the_order_of_the_document() {
+    if lacks(Need::Sandbox) {
+        return;
+    }
+    let place = Place::new(User::Caller);
+    let step = |name: &str| {
+        format!(
+            "[[build]]\nname = \"{name}\"\ncommand = [\"touch\", \"{name}\"]\ninputs = [\"native/*.txt\"]\noutputs = [\"{name}\"]\n\n"
+        )
+    };
+    let steps: String = ["third", "first", "second"].map(step).concat();
+    place.edit("demo/project.toml", "[[build]]", &format!("{steps}[[build]]"));
+    let built = place.run(&["--progress", "plain", "build", TASK, "--jobs", "1"]);
+    assert_eq!(built.status, 0, "{}", built.stderr);
+    let at = |name: &&str| built.stderr.find(&format!("build {name} ")).expect("a line for each");
+    assert!(["third", "first", "second", "native"].is_sorted_by_key(at), "{}", built.stderr);
+}

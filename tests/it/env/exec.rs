@@ -175,6 +175,7 @@ fn nothing_survives_a_kill() {
         child.wait().expect("it ends");
         wait_until("all processes are gone", || place.processes().is_empty());
         assert_eq!(place.mounts(), Vec::<std::path::PathBuf>::new());
+        assert!(place.ok(&["env", "ls"]).contains(" killed "), "what is left of it is shown as that");
         place.ok(&["gc", "--dry-run"]);
         assert_eq!(place.listing("envs"), Vec::<String>::new(), "the next command sweeps");
         place.assert_whole();

@@ -144,6 +144,17 @@ fn privileged_a_store_on_overlayfs() {
         assert!(place.ok(&["--store", &store, "env", "diff", "one"]).contains("run.sh"));
         place.ok(&["--store", &store, "env", "rm", "one"]);
         assert_eq!(place.run(&["--store", &store, "verify"]).status, 0);
+        // Seen through one more overlay, no other may lie on it: what was found before does not hold there.
+        for name in ["upper-2", "work-2"] {
+            fs::create_dir(place.path(name)).expect("an own directory");
+        }
+        place.give_to_user();
+        let overlaid = place.path("overlaid").display().to_string();
+        let (upper, work) = (place.path("upper-2"), place.path("work-2"));
+        let options = format!("lowerdir={overlaid},upperdir={},workdir={}", upper.display(), work.display());
+        mount(&["-t", "overlay", "none", "-o", &options, &overlaid]);
+        let deeper = place.run(&exec);
+        assert!(deeper.status == 0 && deeper.stdout.starts_with("tool ran\n0\nx\n"), "{}", deeper.stderr);
     }
 }
 
