@@ -123,7 +123,7 @@ pub fn ensure_lock(session: &Session, recipe: &Recipe) -> CommandResult {
     if recipe.base == Base::Host {
         // One that a maintainer put into a catalog is taken as it is.
         let found = catalog.find(&format!("{project}/locks/{}", recipe.lock_file()));
-        if found.is_some_and(|path| !path.starts_with(session.machine_catalog())) {
+        if found.is_some_and(|path| !session.is_of_machine(&path)) {
             return Ok(());
         }
         let store = session.store()?;

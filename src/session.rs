@@ -40,6 +40,9 @@ pub struct Session {
     index: PackageIndex,
 }
 
+/// Where a store has the locks that belong to the machine.
+const MACHINE_CATALOG: &str = "caches/catalog";
+
 impl Session {
     /// Makes a session; opens nothing yet.
     pub fn new(config: Config, ui: Ui) -> Self {
@@ -168,7 +171,18 @@ impl Session {
 
     /// Where locks that belong to this machine are kept: a catalog over the configured ones.
     pub fn machine_catalog(&self) -> PathBuf {
-        self.config.store.value.join("caches/catalog")
+        self.config.store.value.join(MACHINE_CATALOG)
+    }
+
+    /// The same of the shared stores, below one's own: what is built there was locked on a machine like this.
+    fn machine_catalogs(&self) -> Vec<PathBuf> {
+        let shared = self.config.store_ro.value.iter().rev().map(|store| store.join(MACHINE_CATALOG));
+        shared.chain([self.machine_catalog()]).collect()
+    }
+
+    /// Whether a file of a catalog was made for one machine, and is not a maintainer's.
+    pub fn is_of_machine(&self, path: &Path) -> bool {
+        self.machine_catalogs().iter().any(|machine| path.starts_with(machine))
     }
 
     /// Opens the catalogs.
@@ -191,7 +205,7 @@ impl Session {
             return Err(CommandError::usage(format!("there is no catalog at {}", absent.display()))
                 .hint("a catalog is a directory of recipes, named by --catalog, INFRADEV_CATALOG or the configuration"));
         }
-        roots.extend(Some(self.machine_catalog()).filter(|machine| machine.is_dir()));
+        roots.extend(self.machine_catalogs().into_iter().filter(|machine| machine.is_dir()));
         Ok(Catalog::open(&roots)?)
     }
 

@@ -77,6 +77,12 @@ impl ShareError {
     }
 }
 
+/// Names what `reference`, a tag or a digest, is in a place.
+fn named(remote: &dyn Remote, reference: &str) -> String {
+    let sign = if reference.parse::<Digest>().is_ok() { '@' } else { ':' };
+    format!("{}{sign}{reference}", remote.name())
+}
+
 /// Returns the tag of a task variant: its name, as tags may be written.
 pub fn tag_of(task: &str, variant: &str) -> String {
     let plain = |character: char| {

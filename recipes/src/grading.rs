@@ -106,6 +106,23 @@ pub enum Expectation {
     Resolved,
 }
 
+impl Expectation {
+    /// All of them.
+    pub const ALL: [Self; 5] =
+        [Self::ProbeRejected, Self::OfficialFailed, Self::Timeout, Self::Tampered, Self::Resolved];
+
+    /// The word for it, which is that of the verdict.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::ProbeRejected => "probe_rejected",
+            Self::OfficialFailed => "official_failed",
+            Self::Timeout => "timeout",
+            Self::Tampered => "tampered",
+            Self::Resolved => "resolved",
+        }
+    }
+}
+
 /// A replacement of text that occurs exactly once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Edit {

@@ -82,7 +82,10 @@ pub(crate) fn run(session: &Session, arguments: &PullArgs) -> CommandResult<u8> 
         report
             .pulled
             .iter()
-            .map(|done| format!("{} {}@{}\n", done.task, done.reference, done.digest))
+            .map(|done| match done.reference.ends_with(&done.digest) {
+                true => format!("{} {}\n", done.task, done.reference),
+                false => format!("{} {}@{}\n", done.task, done.reference, done.digest),
+            })
             .collect()
     });
     Ok(0)

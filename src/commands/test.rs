@@ -51,6 +51,12 @@ pub(crate) fn run(session: &Session, arguments: &TestArgs) -> CommandResult<u8> 
         let seed = first.wrapping_add(u64::from(round));
         verdicts.push(judge(session, store, &lease, &recipe, &built, &patch, seed)?);
     }
+    if let PatchChoice::Mutant(mutant) = &patch {
+        let (name, expected) = (&mutant.name, mutant.expect.word());
+        for verdict in verdicts.iter().filter(|verdict| verdict.kind.to_string() != expected) {
+            session.ui.warn(format!("the mutant {name} should end {expected}, and ended {}", verdict.kind));
+        }
+    }
     let verdicts = Verdicts { verdicts };
     session.ui.data(&verdicts, || verdicts.verdicts.iter().map(text).collect());
     let worst = verdicts.verdicts.iter().map(|verdict| match verdict.kind {

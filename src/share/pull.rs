@@ -16,7 +16,7 @@ use super::fetch::{Fetched, fetch_frames, fetch_whole};
 use super::image::{LayerBlob, RECORDS, manifest_of, take_apart};
 use super::manifest::{Descriptor, Manifest};
 use super::push::RECORDS_BLOB;
-use super::{Remote, RemoteError, ShareError, Transfers, in_parallel};
+use super::{Remote, RemoteError, ShareError, Transfers, in_parallel, named};
 use crate::build::root::BuiltTask;
 use crate::build::unconfined::is_unconfined;
 use crate::ui::{Ui, bytes};
@@ -71,7 +71,7 @@ pub fn pull(
         what: format!("the image `{reference}`"),
     })?;
     let wrong = |error: super::image::ImageError| ShareError::Image {
-        reference: format!("{}:{reference}", remote.name()),
+        reference: named(remote, reference),
         detail: error.to_string(),
     };
     let manifest = manifest_of(&raw).map_err(wrong)?;
@@ -83,7 +83,7 @@ pub fn pull(
     let records = puller.records(&raw.digest)?;
     let mut pulled = Pulled {
         task: built.name(),
-        reference: format!("{}:{reference}", remote.name()),
+        reference: named(remote, reference),
         digest: raw.digest.to_string(),
         image_bytes: published.blobs.iter().map(|blob| blob.size).sum(),
         ..Pulled::default()

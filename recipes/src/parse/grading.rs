@@ -132,16 +132,11 @@ pub fn parse_mutant(file: &str, name: &str, text: &str) -> Result<Mutant, Recipe
 }
 
 fn read_expectation(item: &Item<'_>) -> Option<Expectation> {
-    Some(match item.string()?.as_str() {
-        "probe_rejected" => Expectation::ProbeRejected,
-        "official_failed" => Expectation::OfficialFailed,
-        "timeout" => Expectation::Timeout,
-        "tampered" => Expectation::Tampered,
-        "resolved" => Expectation::Resolved,
-        other => {
-            let expected = "probe_rejected, official_failed, timeout, tampered or resolved";
-            return item.fail(expected, format!("`{other}`"));
-        }
+    let word = item.string()?;
+    let known = Expectation::ALL.into_iter().find(|known| known.word() == word);
+    known.or_else(|| {
+        let words = Expectation::ALL.map(Expectation::word).join(", ");
+        item.fail(&format!("one of {words}"), format!("`{word}`"))
     })
 }
 

@@ -162,3 +162,17 @@ fn a_shared_store_that_cannot_be_used_is_named() {
 fn assert_refused(finished: &Finished, status: i32, said: &str) {
     assert!(finished.status == status && finished.stderr.contains(said), "{finished:?}");
 }
+
+/// Locks over a host base belong to a machine; the nodes of a cluster are alike.
+#[test]
+fn locks_of_the_machine_are_shared_too() {
+    let Some(cluster) = Cluster::new(User::Caller) else { return };
+    fs::remove_dir_all(cluster.node.path("catalog/demo/locks")).expect("an own directory");
+    let miss = cluster.run(&["--offline", "build", TASK, "--require-hit"]);
+    assert_ne!(miss.status, 0, "nobody has a lock");
+    let machine = cluster.owner.store().join("caches/catalog/demo");
+    fs::create_dir_all(&machine).expect("an own directory");
+    fs::rename(cluster.owner.path("catalog/demo/locks"), machine.join("locks")).expect("one file system");
+    let found = cluster.run(&["--offline", "build", TASK, "--require-hit"]);
+    assert!(found.status == 0 && found.stderr.contains("nothing to do"), "{}", found.stderr);
+}

@@ -51,6 +51,10 @@ fn what_is_printed_makes_a_shell_use_it() {
         // The same again is nothing to do; what differs is named, and replaced if that is wanted.
         let again = json(&at(&place, TASK, "out", &[]));
         assert_eq!(again["unchanged"].as_array().map(Vec::len), Some(1), "{again}");
+        // Refused before anything is written, where the file system cannot.
+        let cloned = at(&place, TASK, "cloned", &["--link", "reflink"]);
+        assert!(cloned.status == 0 || cloned.stderr.contains("cannot share blocks"), "{}", cloned.stderr);
+        assert_eq!(cloned.status == 0, place.path("cloned").exists());
         let file = place.path("out/opt/env/share/demo/note");
         fs::write(&file, "b note\n").expect("an own file");
         let refused = at(&place, TASK, "out", &[]);

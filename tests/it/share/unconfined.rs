@@ -99,6 +99,13 @@ fn privileged_what_is_at_the_real_places_is_not_touched() {
         let Some(refused) = contained(&place, &script) else { return };
         assert!(refused.stdout == "file\n" && refused.stderr.contains("is not empty"), "{}", refused.stderr);
     }
+    let script = format!("mkdir -p /opt; ln -s /elsewhere /opt/env; {BUILD} || true; readlink /opt/env");
+    let refused = contained(&place, &script).expect("as before");
+    assert!(
+        refused.stdout == "/elsewhere\n" && refused.stderr.contains("is not empty"),
+        "{}",
+        refused.stderr
+    );
     // Where a base is of its own, its commands cannot run; and nothing was begun.
     let catalog = concat!(env!("CARGO_MANIFEST_DIR"), "/recipes/catalog");
     let script = format!("infradev --catalog {catalog} build verl/3567 --sandbox none");
