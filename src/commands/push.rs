@@ -136,13 +136,15 @@ fn built_tasks(
     let names: Vec<TaskName> = all.iter().map(BuiltTask::task_name).collect();
     let mut chosen: Vec<BuiltTask> = vec![];
     for selector in selectors {
-        let found = select(&names, selector).map_err(|error| match session.tasks(&[selector.clone()]) {
-            Ok(_) => CommandError::new(Kind::Miss, format!("`{selector}` is not built"))
-                .hint(format!("`infradev build {selector}` builds it")),
-            Err(_) => {
-                let error = CommandError::from(error);
-                CommandError { kind: Kind::Miss, ..error }
-                    .hint("only what is built can be pushed: `infradev ls`, `infradev build`")
+        let found = select(&names, selector).map_err(|error| {
+            match session.tasks(std::slice::from_ref(selector)) {
+                Ok(_) => CommandError::new(Kind::Miss, format!("`{selector}` is not built"))
+                    .hint(format!("`infradev build {selector}` builds it")),
+                Err(_) => {
+                    let error = CommandError::from(error);
+                    CommandError { kind: Kind::Miss, ..error }
+                        .hint("only what is built can be pushed: `infradev ls`, `infradev build`")
+                }
             }
         })?;
         let is_it = |built: &&BuiltTask| {
