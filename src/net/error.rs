@@ -186,6 +186,13 @@ pub enum Broken {
     },
 }
 
+impl NetError {
+    /// Whether a registry takes a digest in what it was given for malformed.
+    pub(super) fn is_invalid_digest(&self) -> bool {
+        matches!(self, Self::Refused { status: StatusCode::BAD_REQUEST, said, .. } if said.contains("DIGEST_INVALID"))
+    }
+}
+
 impl Broken {
     /// Leaves the URL out, which may be signed.
     pub(super) fn without_url(self) -> Self {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use infradev_layers::{
     BlobDone, BlobSource, Compression, Kind, Metadata, Tree, TreeBuilder, merge, write_blob,
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::group::{Part, loose_parts, parts};
 use super::image::{LayerBlob, RECORDS, compose};
 use super::manifest::{Descriptor, EMPTY, MANIFEST, Manifest};
-use super::{Digest, Remote, RemoteError, ShareError, Transfers, sound_manifest};
+use super::{Digest, Remote, RemoteError, ShareError, Transfers, sound_manifest, unpoisoned};
 use crate::build::root::BuiltTask;
 use crate::build::unconfined::is_unconfined;
 use crate::env::image::read_layers;
@@ -222,6 +222,8 @@ pub(super) struct Publisher<'a> {
     compression: Compression,
     ui: &'a Ui,
     transfers: Transfers,
+    /// By blob, whether it is there: what several parts or steps have is published by one of them.
+    settled: Mutex<HashMap<Digest, Arc<Mutex<bool>>>>,
     counts: Mutex<Counts>,
     sent: AtomicU64,
 }
@@ -235,8 +237,12 @@ impl<'a> Publisher<'a> {
         ui: &'a Ui,
     ) -> Result<Self, ShareError> {
         let transfers = Transfers::of(store)?;
-        let (counts, sent) = (Mutex::default(), AtomicU64::new(0));
-        Ok(Self { store, lease, remote, compression, ui, transfers, counts, sent })
+        let (settled, counts, sent) = (Mutex::default(), Mutex::default(), AtomicU64::new(0));
+        Ok(Self { store, lease, remote, compression, ui, transfers, settled, counts, sent })
+    }
+
+    fn settled(&self, digest: Digest) -> Arc<Mutex<bool>> {
+        Arc::clone(unpoisoned(&self.settled).entry(digest).or_default())
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -278,6 +284,11 @@ impl<'a> Publisher<'a> {
             toc: facts.blob.toc,
         };
         let made = blob(&facts);
+        let settled = self.settled(made.digest);
+        let mut settled = unpoisoned(&settled);
+        if *settled {
+            return Ok(made);
+        }
         let place = self.remote.name();
         self.ui.moving("look for", || part.label.clone());
         if self.remote.has_blob(&made.digest, made.size)? {
@@ -298,6 +309,7 @@ impl<'a> Publisher<'a> {
             let _made_again_next_time =
                 fs::write(&temporary, text).and_then(|()| fs::rename(&temporary, &facts_path));
         }
+        *settled = true;
         Ok(blob(&facts))
     }
 
@@ -356,8 +368,14 @@ impl<'a> Publisher<'a> {
     /// Uploads a blob that is in memory, unless it is there.
     pub(super) fn small_blob(&self, what: &str, content: &[u8]) -> Result<(), ShareError> {
         let (digest, size) = (Digest::of(content), content.len() as u64);
+        let settled = self.settled(digest);
+        let mut settled = unpoisoned(&settled);
+        if *settled {
+            return Ok(());
+        }
         if self.remote.has_blob(&digest, size)? {
             self.count(|counts| counts.present_bytes += size);
+            *settled = true;
             return Ok(());
         }
         let path = self.lease.new_directory("blob")?.join("small");
@@ -366,6 +384,7 @@ impl<'a> Publisher<'a> {
         let mut file = File::open(&path).map_err(failed)?;
         self.ui.detail(format!("uploading {what}: {}", bytes(size)));
         self.remote.put_blob(&digest, size, &mut file, &|_| {})?;
+        *settled = true;
         self.count(|counts| {
             counts.uploaded += 1;
             counts.uploaded_bytes += size;

@@ -67,11 +67,19 @@ impl Registry {
         let url = self.manifest_url(reference)?;
         let mut request = Request::new(Method::PUT, url).header(CONTENT_TYPE, media_type);
         request.body = Payload::Bytes(bytes.to_vec());
-        let answer = self.call(&request, &Action::Push, &doing)?;
-        match answer.status() {
-            StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED => {}
-            _ => return Err(self.refused(answer, &doing).into()),
-        }
+        let mut tries = self.http.tries();
+        let answer = loop {
+            let answer = self.call(&request, &Action::Push, &doing)?;
+            if matches!(answer.status(), StatusCode::CREATED | StatusCode::OK | StatusCode::ACCEPTED) {
+                break answer;
+            }
+            let refused = self.refused(answer, &doing);
+            // docker-registry 2.8 says so when it looks for a blob while another push links it: that file is empty
+            // for a moment.
+            if !(refused.is_invalid_digest() && tries.pause(None)) {
+                return Err(refused.into());
+            }
+        };
         match answer.header(&DIGEST) {
             Some(said) if said != Digest::of(bytes).to_string() => {
                 let detail = "it says that it stored as another one".to_owned();

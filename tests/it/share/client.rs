@@ -108,6 +108,28 @@ fn blobs_of_every_size_come_back() {
     assert_eq!(registry.blob_part(&of(&bytes), 7, 100).unwrap(), None, "parts are not given");
 }
 
+/// As docker-registry answers while another push links a blob that the manifest names.
+#[test]
+fn a_manifest_that_was_looked_at_too_early_is_put_again() {
+    let invalid = || {
+        Reply::new(400)
+            .body(r#"{"errors":[{"code":"DIGEST_INVALID","message":"provided digest did not match"}]}"#)
+    };
+    let liar = Liar::serve(Shelf::default(), first(2, |asked| asked.is("PUT", "/manifests/"), invalid));
+    let (registry, _files) = client(&liar);
+    registry.put_manifest("tag", OPEN_MANIFEST, b"{}").unwrap();
+    assert_eq!(liar.count("PUT", "/manifests/"), 3);
+    liar.twist(move |asked, _| asked.is("PUT", "/manifests/").then(invalid));
+    liar.forget();
+    let error = registry.put_manifest("tag", OPEN_MANIFEST, b"{}").unwrap_err();
+    assert!(said(&error).contains("DIGEST_INVALID"), "{error}");
+    assert_eq!(liar.count("PUT", "/manifests/"), 5);
+    liar.twist(|asked, _| asked.is("PUT", "/manifests/").then(|| Reply::new(400)));
+    liar.forget();
+    registry.put_manifest("tag", OPEN_MANIFEST, b"{}").unwrap_err();
+    assert_eq!(liar.count("PUT", "/manifests/"), 1, "what is refused is refused");
+}
+
 #[test]
 fn busy_registries_are_waited_for() {
     // N01
